@@ -1,0 +1,3 @@
+"""tidelog: a Kafka-compatible log in Python, with its data pipeline on Spark."""
+
+__version__ = "0.1.0"
