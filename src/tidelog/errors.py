@@ -232,6 +232,10 @@ _ADVICE = {
 }
 
 
+class SettingError(ValueError):
+    """A setting that cannot be used; the message says what to do."""
+
+
 class ApiError(Exception):
     """An error with a code that a Kafka client understands."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 from tidelog.wire.primitives import Buffer, ProtocolError, read_uvarint, uvarint
@@ -33,20 +32,36 @@ M = TypeVar("M", bound=Message)
 Encoder = Callable[[Any, bytearray], None]
 Decoder = Callable[[Buffer, int], tuple[Any, int]]
 
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+_decoders: dict[tuple[type[Message], int], Decoder] = {}
 
-@cache
+
 def encoder(cls: type[Message], version: int) -> Encoder:
     """The function that writes ``cls`` in ``version``."""
+    found = _encoders.get((cls, version))
+    if found is None:
+        found = _encoders[cls, version] = _write_encoder(cls, version)
+    return found
+
+
+def decoder(cls: type[Message], version: int) -> Decoder:
+    """The function that reads ``cls`` in ``version``."""
+    found = _decoders.get((cls, version))
+    if found is None:
+        found = _decoders[cls, version] = _write_decoder(cls, version)
+    return found
+
+
+def _write_encoder(cls: type[Message], version: int) -> Encoder:
     writer = _Writer(version, version >= cls.flexible)
     writer.line(0, "def encode(m, out):")
     writer.encode_struct(1, cls, "m")
     writer.line(1, "return")
-    return writer.compile("encode", f"{cls.__name__} v{version}")
+    compiled: Encoder = writer.compile("encode", f"{cls.__name__} v{version}")
+    return compiled
 
 
-@cache
-def decoder(cls: type[Message], version: int) -> Decoder:
-    """The function that reads ``cls`` in ``version``."""
+def _write_decoder(cls: type[Message], version: int) -> Decoder:
     writer = _Writer(version, version >= cls.flexible)
     writer.line(0, "def decode(buf, pos):")
     writer.line(1, "end = len(buf)")
@@ -57,7 +72,8 @@ def decoder(cls: type[Message], version: int) -> Decoder:
     writer.line(2, "raise ProtocolError(f'{WHAT} is cut short') from error")
     writer.line(1, "except UnicodeDecodeError as error:")
     writer.line(2, "raise ProtocolError(f'{WHAT} holds a string that is not UTF-8') from error")
-    return writer.compile("decode", f"{cls.__name__} v{version}")
+    compiled: Decoder = writer.compile("decode", f"{cls.__name__} v{version}")
+    return compiled
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -186,11 +202,15 @@ class _Writer:
         for name, spec, kind in tagged:
             default = self.fresh("default")
             self.names[default] = spec.default
-            self.line(depth, f"if {var}.{name} != {default}:")
-            self.line(depth + 1, f"out = bytearray(); v = {var}.{name}")
+            value = self.fresh("v")
+            self.line(depth, f"{value} = {var}.{name}")
+            # The default is not sent, and an empty list is the default ``()``.
+            sent = value if spec.default == () else f"{value} != {default}"
+            self.line(depth, f"if {sent}:")
+            self.line(depth + 1, "out = bytearray()")
             # A tagged struct is never null on the wire: None means "not sent".
             nullable = self.nullable(spec, kind) and not kind.struct
-            self.encode_value(depth + 1, kind, "v", nullable)
+            self.encode_value(depth + 1, kind, value, nullable)
             self.line(depth + 1, f"{tags}.append(({spec.tag}, out))")
         self.line(depth, f"out = {outer}; out += uvarint(len({tags}))")
         self.line(depth, f"for tag, payload in {tags}:")
@@ -228,7 +248,7 @@ class _Writer:
         if kind.struct:
             if nullable:
                 self.line(depth, "n = buf[pos]; pos += 1")
-                self.line(depth, f"if n == 255: {value} = None")
+                self.line(depth, f"if n > 127: {value} = None")  # Kafka: any negative byte
                 self.line(depth, "else:")
                 depth += 1
             made = self.decode_struct(depth, kind.struct)
@@ -245,6 +265,10 @@ class _Writer:
         self.line(depth + 1, f"{value} = None" if nullable else _illegal_null(name))
         self.line(depth, "elif n > end - pos:")
         self.line(depth + 1, f"raise ProtocolError(f'{{WHAT}}: {name} is longer than the request')")
+        if kind.primitive is STRING and self.flexible:
+            # As in Kafka: else a string could come in that older versions cannot send.
+            self.line(depth, "elif n > 32767:")
+            self.line(depth + 1, f"raise ProtocolError(f'{{WHAT}}: {name} is over 32767 bytes')")
         self.line(depth, "else:")
         depth += 1
         if kind.item:
@@ -275,19 +299,20 @@ class _Writer:
 
     def decode_tags(self, depth: int, cls: type[Struct], made: str) -> None:
         tagged = self.fields(cls, tagged=True)
-        left, tag_end = self.fresh("left"), self.fresh("tag_end")
+        # Names of their own: a tagged struct has a tag section inside this one.
+        left, tag, tag_end = self.fresh("left"), self.fresh("tag"), self.fresh("tag_end")
         self.line(depth, f"{left} = buf[pos]; pos += 1")
         self.line(depth, f"if {left} > 127: {left}, pos = read_uvarint(buf, pos - 1)")
         self.line(depth, f"while {left}:")
         depth += 1
         self.line(depth, f"{left} -= 1")
-        self.line(depth, "tag, pos = read_uvarint(buf, pos)")
+        self.line(depth, f"{tag}, pos = read_uvarint(buf, pos)")
         self.line(depth, "n, pos = read_uvarint(buf, pos)")
         self.line(depth, f"{tag_end} = pos + n")
         self.line(depth, f"if {tag_end} > end:")
         self.line(depth + 1, "raise ProtocolError(f'{WHAT}: a tagged field is too long')")
         for name, spec, kind in tagged:
-            self.line(depth, f"if tag == {spec.tag}:")
+            self.line(depth, f"if {tag} == {spec.tag}:")
             nullable = self.nullable(spec, kind) and not kind.struct
             value = self.decode_value(depth + 1, kind, nullable, name)
             self.line(depth + 1, f"{made}.{name} = {value}")

@@ -15,6 +15,7 @@ tagged field (only in flexible versions).  ``X | None`` is nullable, from versio
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ class Struct:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._fields = {}
-        for name in cls.__dict__.get("__annotations__", {}):
+        for name in inspect.get_annotations(cls):
             if name.startswith("_"):
                 continue
             declared = cls.__dict__.get(name, ...)

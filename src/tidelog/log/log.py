@@ -1,0 +1,371 @@
+"""The log of one partition: append at the end, read anywhere, forget from the start.
+
+Invariants, checked by ``check_invariants`` in tests after every step:
+
+    log start offset <= high watermark <= log end offset
+    recovery point (flushed up to here) <= log end offset
+    segments are sorted, do not overlap, and the last one is the active one
+
+The partition is the only caller that writes.  The segment list is an immutable tuple
+that is replaced, never changed: a reader that holds one reads on, whatever happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.log import recovery, retention
+from tidelog.log.files import remove, sync_directory
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.producer_state import (
+    ProducerState,
+    load_newest_snapshot,
+    save_snapshot,
+    snapshot_offsets,
+    snapshot_path,
+)
+from tidelog.log.segment import FileRange, LogFile, Segment
+from tidelog.settings import LogConfig
+from tidelog.wire.batch import LENGTH_OVERHEAD, BatchHeader, place
+from tidelog.wire.records import decode_batch
+
+log = logging.getLogger(__name__)
+
+_RECENT = 256  # batches whose position is remembered, for consumers at the tail
+
+
+class Appended(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool = False
+
+
+class Log:
+    """See the module.  Made by :func:`open_log`."""
+
+    def __init__(self, directory: str, config: LogConfig, segments: list[Segment]) -> None:
+        self.directory = directory
+        self.config = config
+        self.log_start_offset = segments[0].base_offset
+        self.end_offset = segments[-1].base_offset
+        self.high_watermark = self.log_start_offset
+        self.recovery_point = self.log_start_offset
+        self.producers = ProducerState()
+        self.epochs = LeaderEpochs()
+        self.first_unflushed_ms: int | None = None
+        self.flush_wanted = False
+        self._recent: dict[int, tuple[int, int]] = {}
+        self._unsynced_names = False
+        self._set_segments(segments)
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        self.segments: tuple[Segment, ...] = tuple(segments)
+        self._bases = tuple(segment.base_offset for segment in segments)
+        self.active = segments[-1]
+        self._roll_jitter = (
+            random.randrange(self.config.segment_jitter_ms) if self.config.segment_jitter_ms else 0
+        )
+        self._recent.clear()
+
+    # -- writing ----------------------------------------------------------------
+
+    def append(
+        self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Give a checked batch the next offsets and write it.
+
+        ``batch`` is changed in place (base offset and leader epoch).  On an OSError
+        nothing has changed: not the file, not the offsets, not the producers.
+        """
+        delta, producer_id = header.last_offset_delta, header.producer_id
+        if producer_id >= 0:
+            duplicate = self.producers.check(header)
+            if duplicate is not None:
+                return Appended(duplicate.base_offset, duplicate.last_offset, duplicate=True)
+        size = len(batch)
+        base_offset = self.end_offset
+        last_offset = base_offset + delta
+        if self._must_roll(size, last_offset, header.max_timestamp, now_ms):
+            self.roll(now_ms)
+        place(batch, base_offset, leader_epoch)
+        active = self.active
+        position = active.size
+        active.append(
+            memoryview(batch), last_offset, header.max_timestamp, self.config.index_interval_bytes
+        )
+        self.end_offset = last_offset + 1
+        if producer_id >= 0:
+            self.producers.update(header, base_offset)
+        if leader_epoch > self.epochs.latest:
+            self.assign_epoch(leader_epoch, base_offset)
+        recent = self._recent
+        if len(recent) >= _RECENT:
+            recent.clear()
+        recent[base_offset] = (position, size)
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        return Appended(base_offset, last_offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """A new leader starts to write at ``start_offset``."""
+        if self.epochs.assign(epoch, start_offset):
+            self.epochs.save(self.directory)
+
+    def _must_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        active, config = self.active, self.config
+        if active.size == 0:
+            return False
+        if active.size + size > config.segment_bytes:
+            return True
+        if last_offset - active.base_offset > 0x7FFFFFFF:
+            return True
+        if active.index_full(config.segment_index_bytes):
+            return True
+        oldest = active.oldest_ms()
+        age = (
+            timestamp - oldest
+            if oldest is not None and oldest >= 0 and timestamp >= 0
+            else (now_ms - active.created_ms)
+        )
+        return age > config.segment_ms - self._roll_jitter
+
+    def roll(self, now_ms: int) -> None:
+        """Close the active segment and start a new one at the log end."""
+        new = Segment(self.directory, self.end_offset, create=True)
+        new.created_ms = now_ms
+        try:
+            self.active.close_for_writing()
+            save_snapshot(self.directory, self.end_offset, self.producers)
+        except OSError as error:
+            # Recovery can do without both; the append that follows decides.
+            log.warning("%s: closing a segment: %s", self.directory, error)
+        self._unsynced_names = True
+        self.flush_wanted = True
+        self._set_segments([*self.segments, new])
+
+    # -- flushing ---------------------------------------------------------------
+
+    def begin_flush(self) -> tuple[int, list[LogFile]]:
+        """What is to be flushed: everything before the returned offset.
+
+        The files may be synced in another thread; then :meth:`end_flush` is called.
+        """
+        self.flush_wanted = False
+        files = []
+        for i, segment in enumerate(self.segments):
+            following = self.segments[i + 1] if i + 1 < len(self.segments) else None
+            if following is None or following.base_offset > self.recovery_point:
+                files.append(segment.file)
+                segment.flush_indexes()
+        self.first_unflushed_ms = None
+        return self.end_offset, files
+
+    def sync(self, files: list[LogFile]) -> None:
+        """The slow part of a flush; safe in another thread."""
+        for file in files:
+            os.fdatasync(file.fd)
+        if self._unsynced_names:
+            self._unsynced_names = False
+            sync_directory(self.directory)
+
+    def end_flush(self, offset: int) -> None:
+        """Everything before ``offset`` is on disk."""
+        self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
+
+    def flush(self) -> None:
+        """All of it, now."""
+        offset, files = self.begin_flush()
+        self.sync(files)
+        self.end_flush(offset)
+
+    # -- reading ----------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
+    ) -> FileRange | None:
+        """Whole batches from the one that holds ``offset``, below offset ``end``.
+
+        The tail may be cut inside a batch.  With ``at_least_one`` the first batch is
+        complete even if it is larger than ``max_bytes`` (KIP-74).
+        """
+        if offset >= end:
+            return None
+        segments, bases = self.segments, self._bases
+        i = bisect_right(bases, offset) - 1
+        while i < len(segments):
+            segment = segments[i]
+            found = None
+            if segment is self.active:
+                found = self._recent.get(offset)
+            if found is None:
+                found = segment.locate(offset)
+            if found is not None:
+                break
+            i += 1  # a hole at the end of the segment: the next one begins after it
+        else:
+            return None
+        position, first_size = found
+        segment_end = bases[i + 1] if i + 1 < len(bases) else self.end_offset
+        if end >= segment_end:
+            limit = segment.size
+        else:
+            cut = segment.locate(end)
+            limit = cut[0] if cut else segment.size
+        length = min(max_bytes, limit - position)
+        if at_least_one and length < first_size:
+            length = first_size
+        return FileRange(segment.file, position, length) if length > 0 else None
+
+    def batches(self, start: int, end: int | None = None) -> Iterator[bytes]:
+        """Whole batches from ``start`` on, for tools and coordinators."""
+        end = self.end_offset if end is None else end
+        while start < end:
+            found = self.read(start, 1, end, at_least_one=True)
+            if found is None:
+                return
+            batch = found.read()
+            yield batch
+            start = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+
+    def offset_for_timestamp(self, timestamp: int, end: int) -> tuple[int, int] | None:
+        """Time and offset of the first record at or after a time, below ``end``."""
+        for segment in self.segments:
+            if segment.max_timestamp[0] < timestamp or segment.size == 0:
+                continue
+            start = max(segment.time_index.lookup(timestamp), self.log_start_offset)
+            found = segment.locate(start)
+            if found is None:
+                continue
+            for position, header in segment.headers(found[0]):
+                if header.base_offset >= end:
+                    return None
+                if header.max_timestamp < timestamp:
+                    continue
+                batch = FileRange(segment.file, position, header.length + LENGTH_OVERHEAD).read()
+                for record in decode_batch(batch):
+                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                        return (record.timestamp, record.offset) if record.offset < end else None
+        return None
+
+    def newest_record(self) -> tuple[int, int] | None:
+        """Time and offset of the record with the largest timestamp."""
+        best: Segment | None = None
+        for segment in self.segments:
+            if segment.size and (best is None or segment.max_timestamp[0] > best.max_timestamp[0]):
+                best = segment
+        if best is None or best.max_timestamp[0] < 0:
+            return None
+        timestamp, offset = best.max_timestamp
+        found = best.locate(offset)
+        if found is None:
+            return None
+        for record in decode_batch(FileRange(best.file, *found).read()):
+            if record.timestamp == timestamp:
+                return timestamp, record.offset
+        return None
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # -- forgetting -------------------------------------------------------------
+
+    def advance_start(self, offset: int) -> None:
+        """Nothing below ``offset`` is served any more (DeleteRecords, retention)."""
+        if offset <= self.log_start_offset:
+            return
+        if offset > self.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is above the high watermark {self.high_watermark}",
+            )
+        self.log_start_offset = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        if self.epochs.truncate_from_start(offset):
+            self.epochs.save(self.directory)
+
+    def apply_retention(self, now_ms: int) -> tuple[list[str], str]:
+        """Drop the segments that the policies let go; returns files to remove, and why."""
+        count, reason = retention.decide(self._facts(), now_ms)
+        if not count:
+            return [], ""
+        if count == len(self.segments):
+            self.roll(now_ms)
+        doomed = self.segments[:count]
+        self.advance_start(self.segments[count].base_offset)
+        self._set_segments(list(self.segments[count:]))
+        files = [path for segment in doomed for path in segment.rename_deleted()]
+        return files, reason
+
+    def _facts(self) -> retention.LogFacts:
+        ends = [*self._bases[1:], self.end_offset]
+        return retention.LogFacts(
+            [
+                retention.SegmentFacts(s.base_offset, end, s.size, s.newest_ms(), s is self.active)
+                for s, end in zip(self.segments, ends, strict=True)
+            ],
+            self.log_start_offset,
+            self.high_watermark,
+            self.config,
+        )
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget everything from ``offset`` on (a follower that went astray)."""
+        if offset >= self.end_offset:
+            return
+        keep = [s for s in self.segments if s.base_offset <= offset] or [self.segments[0]]
+        for segment in self.segments[len(keep) :]:
+            for path in segment.files:
+                remove(path)
+        last = keep[-1]
+        last.offset_index.make_writable()
+        last.time_index.make_writable()
+        found = last.locate(offset)
+        if found is not None:
+            last.truncate(offset, found[0])
+        self._set_segments(keep)
+        end = last.base_offset
+        for _, header in last.headers(last.offset_index.last()[1]):
+            end = header.last_offset + 1
+        self.end_offset = end
+        self.high_watermark = min(self.high_watermark, end)
+        self.recovery_point = min(self.recovery_point, end)
+        if self.epochs.truncate_from_end(end):
+            self.epochs.save(self.directory)
+        start, self.producers = load_newest_snapshot(self.directory, end)
+        recovery.replay_producers(list(self.segments), self.producers, max(start, 0))
+
+    # -- closing ----------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush everything and leave a snapshot, so that the next start needs no scan."""
+        self.active.time_index.add(*self.active.max_timestamp)
+        self.flush()
+        save_snapshot(self.directory, self.end_offset, self.producers)
+        keep = {*self._bases, self.end_offset}
+        for offset in snapshot_offsets(self.directory):
+            if offset not in keep:
+                remove(snapshot_path(self.directory, offset))
+
+    def check_invariants(self) -> None:
+        """For tests: every promise of the module's docstring."""
+        assert self.log_start_offset <= self.high_watermark <= self.end_offset
+        assert self.recovery_point <= self.end_offset
+        assert list(self._bases) == sorted(set(self._bases))
+        assert self.active is self.segments[-1]
+        assert self._bases[0] <= self.log_start_offset
+        expected = self._bases[0]
+        for segment in self.segments:
+            assert segment.base_offset >= expected
+            for _, header in segment.headers():
+                assert header.base_offset >= expected
+                expected = header.last_offset + 1
+        assert expected <= self.end_offset

@@ -1,0 +1,142 @@
+"""Open the log of a partition directory: after a clean stop, or after a crash."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tidelog.log import recovery
+from tidelog.log.files import remove
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.log import Log
+from tidelog.log.producer_state import ProducerState, load_newest_snapshot
+from tidelog.log.segment import Segment
+from tidelog.settings import LogConfig
+from tidelog.wire.batch import LENGTH_OVERHEAD
+
+log = logging.getLogger(__name__)
+
+
+def open_log(
+    directory: str,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    clean: bool = True,
+    recovery_point: int = 0,
+    log_start_offset: int | None = None,
+) -> Log:
+    """The log in ``directory``; an empty one if there is none yet.
+
+    ``clean``: the last stop flushed everything, only the tail is looked at.
+    ``recovery_point``: up to here the log was flushed, and need not be checked.
+    """
+    os.makedirs(directory, exist_ok=True)
+    _remove_leftovers(directory)
+    segments = [Segment(directory, base) for base in _base_offsets(directory)]
+    if not segments:
+        first = Segment(directory, log_start_offset or 0, create=True)
+        first.created_ms = now_ms
+        segments = [first]
+    result = Log(directory, config, segments)
+    if clean:
+        end = _look_at_tail(segments[-1])
+        if end is None:
+            log.warning("%s: the newest segment is damaged; recovering", directory)
+            clean = False
+        else:
+            result.end_offset = end
+    if not clean:
+        segments, result.end_offset = _recover(directory, segments, config, recovery_point)
+        result._set_segments(segments)
+    active = segments[-1]
+    active.created_ms = active.created_ms or os.stat(active.path).st_mtime_ns // 1_000_000
+    active.offset_index.make_writable()
+    active.time_index.make_writable()
+    start = max(log_start_offset or 0, segments[0].base_offset)
+    result.log_start_offset = min(start, result.end_offset)
+    result.high_watermark = max(result.log_start_offset, 0)
+    result.recovery_point = result.end_offset if clean else min(recovery_point, result.end_offset)
+    result.recovery_point = max(result.recovery_point, result.log_start_offset)
+    result.epochs = LeaderEpochs.load(directory)
+    if result.epochs.truncate_from_end(result.end_offset + 1):
+        result.epochs.save(directory)
+    result.producers = _load_producers(directory, segments, result.end_offset)
+    return result
+
+
+def _remove_leftovers(directory: str) -> None:
+    for name in os.listdir(directory):
+        if name.endswith((".deleted", ".cleaned", ".tmp")):
+            remove(os.path.join(directory, name))
+
+
+def _base_offsets(directory: str) -> list[int]:
+    names = (name for name in os.listdir(directory) if name.endswith(".log"))
+    return sorted(int(name[:-4]) for name in names if name[:-4].isdigit() and len(name) == 24)
+
+
+def _look_at_tail(segment: Segment) -> int | None:
+    """The log end after a clean stop: scan from the last index entry.  None: damaged."""
+    index = segment.offset_index
+    if len(index) and index.last()[1] >= segment.size:
+        return None
+    last_offset, start = index.last()
+    end, reached = segment.base_offset, start
+    newest = segment.time_index.last()
+    first = True
+    for position, header in segment.headers(start):
+        if first and start and header.last_offset != last_offset:
+            return None
+        first = False
+        if header.base_offset < end:
+            return None
+        end = header.last_offset + 1
+        if header.max_timestamp > newest[0]:
+            newest = (header.max_timestamp, header.last_offset)
+        reached = position + header.length + LENGTH_OVERHEAD
+    if reached != segment.size:
+        return None
+    segment._max_timestamp = newest
+    segment._bytes_since_entry = segment.size - start
+    return end
+
+
+def _recover(
+    directory: str, segments: list[Segment], config: LogConfig, recovery_point: int
+) -> tuple[list[Segment], int]:
+    """Check the segments past the recovery point; returns those that stand, and the end."""
+    kept: list[Segment] = []
+    expected = segments[0].base_offset
+    for i, segment in enumerate(segments):
+        following = segments[i + 1] if i + 1 < len(segments) else None
+        if following is not None and following.base_offset <= recovery_point:
+            kept.append(segment)
+            expected = following.base_offset
+            continue
+        found = recovery.recover_segment(segment, expected, config.index_interval_bytes, None)
+        kept.append(segment)
+        expected = found.next_offset
+        if found.reason:
+            log.warning(
+                "%s: cut %d bytes at offset %d: %s",
+                segment.path,
+                found.cut_bytes,
+                found.next_offset,
+                found.reason,
+            )
+            for later in segments[i + 1 :]:
+                log.warning("%s: removed, it follows the damage", later.path)
+                for path in later.files:
+                    remove(path)
+            break
+        segment.flush_indexes()
+    log.info("%s: recovered up to offset %d", directory, expected)
+    return kept, expected
+
+
+def _load_producers(directory: str, segments: list[Segment], end: int) -> ProducerState:
+    start, state = load_newest_snapshot(directory, end)
+    if start < end:
+        recovery.replay_producers(segments, state, max(start, segments[0].base_offset))
+    return state

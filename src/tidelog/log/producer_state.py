@@ -1,0 +1,200 @@
+"""Idempotence: what each producer wrote last, so that a retry is not written twice.
+
+Pure but for load and save.  For each producer id: the epoch and the last five batches
+(a producer has at most five in flight).  A batch is
+
+    new          the next sequence, or the first of a new epoch      -> append
+    a duplicate  exactly one of the last five                        -> answer its offset
+    a gap        anything else                                       -> refuse
+
+Snapshot file ``<offset>.snapshot`` (state just before that offset; big-endian):
+int16 version = 1, uint32 CRC-32C of the rest, int32 count, then for each producer
+int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
+int64 timestamp, int32 coordinator epoch, int64 first offset of an open transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.log.files import remove, write_atomically
+from tidelog.wire.batch import CONTROL, BatchHeader, add_sequence
+
+KEPT_BATCHES = 5
+_PREFIX = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NO_TRANSACTION = -1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Batch:
+    """One batch that a producer wrote."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer id."""
+
+    epoch: int
+    batches: list[Batch] = field(default_factory=list)  # oldest first, at most five
+    last_timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = _NO_TRANSACTION
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerState:
+    """All producers of one log."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+
+    def check(self, header: BatchHeader) -> Batch | None:
+        """None: append it.  A batch: it is a duplicate of that one.  Else an error."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return None  # its history has expired, or it is new: any sequence may start
+        if header.producer_epoch < producer.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch} now; "
+                f"epoch {header.producer_epoch} is fenced",
+            )
+        if header.producer_epoch > producer.epoch:
+            if header.base_sequence != 0:
+                raise self._out_of_order(header, 0)
+            return None
+        last = header.last_sequence
+        for batch in producer.batches:
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+                return batch
+        if producer.batches:
+            expected = add_sequence(producer.last_sequence, 1)
+            if header.base_sequence != expected:
+                raise self._out_of_order(header, expected)
+        return None
+
+    def _out_of_order(self, header: BatchHeader, expected: int) -> ApiError:
+        return ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, "
+            f"expected {expected}: a batch before it was lost",
+        )
+
+    def update(self, header: BatchHeader, base_offset: int) -> None:
+        """A batch of this producer is in the log (new, or found by recovery)."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self.producers[header.producer_id] = Producer(header.producer_epoch)
+        producer.last_timestamp = header.max_timestamp
+        if header.attributes & CONTROL:
+            producer.transaction_start = _NO_TRANSACTION
+            return
+        batches = producer.batches
+        batches.append(
+            Batch(
+                header.base_sequence,
+                header.last_sequence,
+                base_offset + header.last_offset_delta,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        if len(batches) > KEPT_BATCHES:
+            del batches[0]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have been silent for too long."""
+        for producer_id, producer in list(self.producers.items()):
+            open_transaction = producer.transaction_start != _NO_TRANSACTION
+            if not open_transaction and now_ms - producer.last_timestamp >= expiration_ms:
+                del self.producers[producer_id]
+
+    # -- snapshots --------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        body = bytearray(struct.pack(">i", len(self.producers)))
+        for producer_id, p in self.producers.items():
+            last = p.batches[-1] if p.batches else Batch(-1, -1, -1, 0, p.last_timestamp)
+            body += _ENTRY.pack(
+                producer_id,
+                p.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                p.last_timestamp,
+                p.coordinator_epoch,
+                p.transaction_start,
+            )
+        return struct.pack(">hI", 1, crc32c(bytes(body))) + bytes(body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        """Raises ValueError if the snapshot is not whole."""
+        if len(data) < _PREFIX.size:
+            raise ValueError("it is cut short")
+        version, crc, count = _PREFIX.unpack_from(data)
+        if version != 1:
+            raise ValueError(f"it has version {version}")
+        if crc32c(data[6:]) != crc or len(data) != _PREFIX.size + count * _ENTRY.size:
+            raise ValueError("it does not match its CRC")
+        state = cls()
+        for i in range(count):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start = (
+                _ENTRY.unpack_from(data, _PREFIX.size + i * _ENTRY.size)
+            )
+            first = (sequence - delta) & 0x7FFFFFFF
+            batches = [Batch(first, sequence, offset, delta, timestamp)] if sequence >= 0 else []
+            state.producers[producer_id] = Producer(epoch, batches, timestamp, coordinator, start)
+        return state
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    return os.path.join(directory, f"{offset:020d}.snapshot")
+
+
+def save_snapshot(directory: str, offset: int, state: ProducerState) -> None:
+    write_atomically(snapshot_path(directory, offset), state.encode())
+
+
+def snapshot_offsets(directory: str) -> list[int]:
+    """The offsets of the snapshots in a directory, oldest first."""
+    names = (name for name in os.listdir(directory) if name.endswith(".snapshot"))
+    return sorted(int(name[:20]) for name in names if name[:20].isdigit())
+
+
+def load_newest_snapshot(directory: str, at_most: int) -> tuple[int, ProducerState]:
+    """The newest usable snapshot at or before an offset; damaged ones are removed."""
+    for offset in reversed(snapshot_offsets(directory)):
+        path = snapshot_path(directory, offset)
+        if offset > at_most:
+            remove(path)  # it speaks of records that the log no longer has
+            continue
+        try:
+            with open(path, "rb") as file:
+                return offset, ProducerState.decode(file.read())
+        except (ValueError, OSError) as error:
+            log.warning("%s cannot be used (%s); the state is rebuilt from the log", path, error)
+            remove(path)
+    return -1, ProducerState()

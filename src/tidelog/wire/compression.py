@@ -1,0 +1,123 @@
+"""The four codecs of a record batch, in the framing that the Java client reads.
+
+gzip and zstd are plain streams.  lz4 needs independent blocks (Java refuses linked
+ones).  snappy is cut into blocks with xerial's header; a bare snappy block, as
+librdkafka sends it, is understood too.
+
+Decompression is bounded: a batch that would grow past ``limit`` is refused before
+the memory is touched, whatever its header promises.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.primitives import Buffer
+
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+_LENGTH = struct.Struct(">i")
+
+DEFAULT_LIMIT = 256 * 1024 * 1024
+
+
+class Codec(IntEnum):
+    """The low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_of(attributes: int) -> Codec:
+    """The codec of a batch, or an error for the three unused numbers."""
+    try:
+        return Codec(attributes & 7)
+    except ValueError:
+        message = f"a batch names compression codec {attributes & 7}; there are 0 to 4"
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message) from None
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """Compress the records part of a batch."""
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data))
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=3))
+    if codec is Codec.LZ4:
+        compressor = cramjam.lz4.Compressor(block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
+    out = bytearray(_XERIAL_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK])
+        out += _LENGTH.pack(len(block))
+        out += bytes(block)
+    return bytes(out)
+
+
+def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT) -> Buffer:
+    """Undo :func:`compress`; an error if the data is damaged or grows past ``limit``."""
+    if codec is Codec.NONE:
+        return data
+    try:
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(memoryview(data), limit)
+        module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
+        return _decompress_stream(module, data, limit)
+    except (cramjam.DecompressionError, struct.error) as error:
+        message = f"a batch says it is {codec.name.lower()} but does not decompress: {error}"
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, message) from error
+
+
+def _decompress_stream(module: Any, data: Buffer, limit: int) -> Buffer:
+    # The streams do not say how large they become: try a buffer, then a larger one.
+    size = min(limit, max(64 * 1024, 4 * len(data)))
+    while True:
+        out = bytearray(size)
+        try:
+            return memoryview(out)[: module.decompress_into(data, out)]
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+        if size >= limit:
+            raise _too_large(limit)
+        size = min(limit, 4 * size)
+
+
+def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
+    if bytes(view[:8]) != _XERIAL:
+        if cramjam.snappy.decompress_raw_len(view) > limit:
+            raise _too_large(limit)
+        return bytes(cramjam.snappy.decompress_raw(view))
+    out = bytearray()
+    pos = len(_XERIAL_HEADER)
+    while pos < len(view):
+        (length,) = _LENGTH.unpack_from(view, pos)
+        pos += _LENGTH.size
+        if length < 0 or length > len(view) - pos:
+            raise cramjam.DecompressionError("a snappy block is longer than the batch")
+        block = view[pos : pos + length]
+        if len(out) + cramjam.snappy.decompress_raw_len(block) > limit:
+            raise _too_large(limit)
+        out += bytes(cramjam.snappy.decompress_raw(block))
+        pos += length
+    return out
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch decompresses to more than {limit} bytes; send smaller batches",
+    )

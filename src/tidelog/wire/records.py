@@ -1,0 +1,166 @@
+"""What is inside a batch: records, for the parts that must look.
+
+The broker looks only when a topic asks for it (recompression, compacted topics, time
+windows); the console tools, ``log dump`` and the tests look always.
+
+Record: varint length, int8 attributes, varlong timestamp delta, varint offset delta,
+varint-prefixed key and value (-1 is null), varint header count, headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.wire import batch as batches
+from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
+from tidelog.wire.compression import Codec, codec_of, compress, decompress
+from tidelog.wire.primitives import Buffer, ProtocolError, read_varint, varint
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def encode_batch(
+    records: Iterable[tuple[int, bytes | None, bytes | None, Headers]],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    producer_id: int = batches.NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = batches.NO_SEQUENCE,
+    leader_epoch: int = 0,
+    attributes: int = 0,
+) -> bytes:
+    """A batch from ``(timestamp, key, value, headers)`` rows."""
+    rows = list(records)
+    base_timestamp = rows[0][0] if rows else 0
+    body = bytearray()
+    for delta, (timestamp, key, value, headers) in enumerate(rows):
+        record = _encode_record(delta, timestamp - base_timestamp, key, value, headers)
+        body += varint(len(record))
+        body += record
+    return _seal(
+        BatchHeader(
+            base_offset=base_offset,
+            length=0,
+            leader_epoch=leader_epoch,
+            magic=batches.MAGIC,
+            crc=0,
+            attributes=attributes | codec,
+            last_offset_delta=max(0, len(rows) - 1),
+            base_timestamp=base_timestamp,
+            max_timestamp=max((row[0] for row in rows), default=-1),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(rows),
+        ),
+        compress(codec, body),
+    )
+
+
+def _encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> bytearray:
+    record = bytearray(b"\x00")
+    record += varint(timestamp_delta)
+    record += varint(offset_delta)
+    for part in (key, value):
+        _encode_bytes(record, part)
+    record += varint(len(headers))
+    for name, content in headers:
+        _encode_bytes(record, name.encode())
+        _encode_bytes(record, content)
+    return record
+
+
+def _encode_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out += varint(-1)
+        return
+    out += varint(len(value))
+    out += value
+
+
+def _seal(header: BatchHeader, body: bytes) -> bytes:
+    """Header and body as one batch with the right length and CRC."""
+    length = HEADER_SIZE + len(body) - LENGTH_OVERHEAD
+    out = bytearray(HEADER.pack(*header._replace(length=length)))
+    out += body
+    crc = crc32c(memoryview(out)[21:])
+    out[17:21] = crc.to_bytes(4, "big")
+    return bytes(out)
+
+
+def decode_batch(batch: Buffer) -> Iterator[Record]:
+    """The records of one whole batch, in order."""
+    header = batches.read_header(batch)
+    body = memoryview(batch)[HEADER_SIZE : header.size]
+    data = memoryview(decompress(codec_of(header.attributes), body))
+    append_time = header.attributes & batches.LOG_APPEND_TIME
+    pos = 0
+    for _ in range(header.record_count):
+        length, pos = read_varint(data, pos)
+        end = pos + length
+        if length < 0 or end > len(data):
+            raise ProtocolError("a record is longer than its batch")
+        timestamp_delta, pos = read_varint(data, pos + 1)
+        offset_delta, pos = read_varint(data, pos)
+        key, pos = _decode_bytes(data, pos)
+        value, pos = _decode_bytes(data, pos)
+        count, pos = read_varint(data, pos)
+        headers = []
+        for _ in range(count):
+            name, pos = _decode_bytes(data, pos)
+            content, pos = _decode_bytes(data, pos)
+            headers.append(((name or b"").decode("utf-8", "replace"), content))
+        if pos != end:
+            raise ProtocolError("a record does not end where its length says")
+        timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
+        yield Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def _decode_bytes(data: memoryview, pos: int) -> tuple[bytes | None, int]:
+    length, pos = read_varint(data, pos)
+    if length < 0:
+        return None, pos
+    if length > len(data) - pos:
+        raise ProtocolError("a field is longer than its record")
+    return bytes(data[pos : pos + length]), pos + length
+
+
+def recompress(batch: Buffer, codec: Codec) -> bytes:
+    """The same records under another codec; the stream is re-packed, not parsed."""
+    header = batches.read_header(batch)
+    body = decompress(codec_of(header.attributes), memoryview(batch)[HEADER_SIZE : header.size])
+    attributes = header.attributes & ~batches.CODEC_MASK | codec
+    return _seal(header._replace(attributes=attributes), compress(codec, body))
+
+
+def split_batches(data: Buffer) -> Iterator[memoryview]:
+    """The complete batches of a fetched range; a cut tail is left out."""
+    view = memoryview(data)
+    pos = 0
+    while len(view) - pos >= HEADER_SIZE:
+        length = int.from_bytes(view[pos + 8 : pos + 12], "big")
+        end = pos + length + LENGTH_OVERHEAD
+        if end > len(view):
+            return
+        yield view[pos:end]
+        pos = end

@@ -1,0 +1,30 @@
+"""Topic ids and cluster ids: sixteen bytes on the wire, 22 characters for people.
+
+The text form is Kafka's: URL-safe base64 without padding.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+
+
+def random_uuid() -> bytes:
+    """Version 4, and never one that would start with a dash on a command line."""
+    while True:
+        raw = bytearray(os.urandom(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        if not uuid_text(bytes(raw)).startswith("-"):
+            return bytes(raw)
+
+
+def uuid_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def parse_uuid(text: str) -> bytes:
+    raw = base64.urlsafe_b64decode(text + "==")
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a 22-character id")
+    return raw
