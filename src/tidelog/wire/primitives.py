@@ -61,6 +61,8 @@ def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
         pos += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if result > 0xFFFFFFFFFFFFFFFF:
+                raise ProtocolError("a varint is larger than 64 bits")
             return (result >> 1) ^ -(result & 1), pos
         shift += 7
         if shift > 63:

@@ -168,12 +168,3 @@ def _take_apart(hint: Any) -> Type:
     if typing.get_origin(hint) is list:
         return Type(nullable, item=_take_apart(typing.get_args(hint)[0]))
     return Type(nullable, struct=hint)
-
-
-def zero_of(kind: Type) -> Any:
-    """The value that Kafka gives a field when nobody sets it."""
-    if kind.nullable and not kind.primitive:
-        return None
-    if kind.primitive:
-        return kind.primitive.zero
-    return () if kind.item else None

@@ -7,7 +7,7 @@ from tidelog.wire.schema import ZERO_UUID, Int16, Int32, Message, String, Struct
 
 class DeleteTopicState(Struct):
     name: String | None = None
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
 
 
 class DeleteTopicsRequest(Message, key=20, versions=(1, 6), flexible=4):

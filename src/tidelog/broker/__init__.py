@@ -1,0 +1,8 @@
+"""The broker: sockets in, partitions inside, answers out.
+
+Enters: frames on sockets.  Leaves: frames, and file ranges straight from the log.
+Read it in the order a request travels: ``server.py`` accepts, ``connection.py`` cuts
+frames, ``dispatch.py`` finds the handler in the registry, ``handlers/kNN_*.py``
+translate, ``partition.py`` is the only writer of a partition.  ``broker.py`` holds
+it all together.  One thread, one event loop: what is not awaited is atomic.
+"""

@@ -1,0 +1,310 @@
+"""One client connection: bytes in, frames to the dispatcher, replies out in order.
+
+The socket is ours and non-blocking; there is no task and no stream object per
+connection.  A request is served where it is read.  A handler that cannot answer at
+once returns a :class:`Pending`; it keeps its place, so replies leave in the order of
+their requests whatever order they become ready in.
+
+Reading stops while output waits for a slow client and while a blocking reply (a parked
+Fetch) is pending.  So the memory of a connection is bounded by one request, and the
+output is file ranges, which take none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.log.segment import FileRange
+from tidelog.wire.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from tidelog.broker.server import Server
+
+Chunk = bytes | bytearray | memoryview | FileRange
+
+FIRST_BUFFER = 4 * 1024
+MAX_PENDING = 256  # pipelined requests that wait for their second stage
+_READS_PER_EVENT = 4  # then the others have their turn
+_SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
+_GATHER = 64
+
+
+class Pending:
+    """A reply that comes later."""
+
+    __slots__ = ("blocking", "chunks", "connection")
+
+    def __init__(self, connection: Connection, *, blocking: bool) -> None:
+        self.connection = connection
+        self.blocking = blocking  # stop reading until this one is answered
+        self.chunks: Sequence[Chunk] | None = None
+
+    def complete(self, chunks: Sequence[Chunk]) -> None:
+        """The reply is ready; an empty one means that none is sent (acks=0)."""
+        if self.chunks is None:
+            self.chunks = chunks
+            self.connection.pending_done()
+
+    def cancel(self) -> None:
+        """The client is gone.  Handlers that hold resources override this."""
+
+
+class Connection:
+    """See the module."""
+
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        self.server = server
+        self.sock = sock
+        self.fd = sock.fileno()
+        local, peer = sock.getsockname(), sock.getpeername()
+        self.local_host, self.local_port = _plain_host(local[0]), local[1]
+        self.peer_host = _plain_host(peer[0])
+        self.peer = f"{self.peer_host}:{peer[1]}"
+        self.sendfile = server.use_sendfile(self.local_host, self.peer_host)
+        self.idle_ticks = 0
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(FIRST_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._out: deque[Chunk] = deque()
+        self._pending: deque[Pending] = deque()
+        self._blocked = False  # a blocking reply is pending
+        self._writing = False  # output waits for the client
+        self._reading = True  # the event loop calls on_readable
+        self._in_frames = False
+        self._loop.add_reader(self.fd, self.on_readable)
+
+    # -- reading ----------------------------------------------------------------
+
+    def on_readable(self) -> None:
+        if self._blocked or self._writing:
+            self._while_paused()
+            return
+        self.idle_ticks = 0
+        for _ in range(_READS_PER_EVENT):
+            room = len(self._buffer) - self._end
+            try:
+                n = self.sock.recv_into(self._view[self._end :])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.close(f"{error.strerror}")
+                return
+            if n == 0:
+                self.close("")
+                return
+            self._end += n
+            self._serve_frames()
+            if n < room or self.closed or self._blocked or self._writing:
+                return
+
+    def _while_paused(self) -> None:
+        """Data or the end of it, while we are not reading: only the end matters."""
+        try:
+            gone = not self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            gone = True
+        if gone:
+            self.close("")
+        else:
+            self._reading = False
+            self._loop.remove_reader(self.fd)
+
+    def _serve_frames(self) -> None:
+        """Serve every whole frame in the buffer, then keep what is left."""
+        view, dispatch = self._view, self.server.dispatch
+        start, end = self._start, self._end
+        self._in_frames = True
+        try:
+            while end - start >= 4 and not (self._blocked or self._writing):
+                size = int.from_bytes(view[start : start + 4], "big", signed=True)
+                if not self.server.accept_size(self, size, view[start:end]):
+                    return
+                if end - start - 4 < size:
+                    break
+                frame = view[start + 4 : start + 4 + size]
+                start += 4 + size
+                self._start = start
+                dispatch(self, frame)
+                if self.closed:
+                    return
+        except ProtocolError as error:
+            self.server.refuse(self, error.message)
+            return
+        finally:
+            self._in_frames = False
+        self._make_room(start, end)
+        if self._out and not self._writing:
+            self._send()
+
+    def _make_room(self, start: int, end: int) -> None:
+        """Move what is left to the front; grow for a frame that does not fit.
+
+        The buffer doubles as data comes in, so a client that only announces a large
+        frame does not make us allocate one.
+        """
+        left = end - start
+        if start and left:
+            self._view[:left] = self._view[start:end]
+        self._start, self._end = 0, left
+        capacity = len(self._buffer)
+        if left == capacity:
+            size = int.from_bytes(self._view[:4], "big") + 4
+            # Room for this frame and, if it is small, for the next ones with it.
+            self._replace_buffer(min(max(size, 64 * 1024), 2 * capacity), left)
+
+    def _replace_buffer(self, capacity: int, keep: int) -> None:
+        buffer = bytearray(capacity)
+        view = memoryview(buffer)
+        view[:keep] = self._view[:keep]
+        self._buffer, self._view = buffer, view
+
+    def shrink(self) -> None:
+        """Give a large buffer back when the client has nothing to say."""
+        if self._start == self._end and len(self._buffer) > FIRST_BUFFER:
+            self._start = self._end = 0
+            self._replace_buffer(FIRST_BUFFER, 0)
+
+    def _resume(self) -> None:
+        """Go on after a pause: first what is in the buffer, then the socket."""
+        if self.closed or self._blocked or self._writing or self._in_frames:
+            return
+        if self._end > self._start:
+            self._serve_frames()
+        if not (self._reading or self.closed or self._blocked or self._writing):
+            self._reading = True
+            self._loop.add_reader(self.fd, self.on_readable)
+
+    # -- replying ---------------------------------------------------------------
+
+    def reply(self, chunks: Sequence[Chunk]) -> None:
+        """Answer the request that is being served."""
+        if self._pending:
+            placed = Pending(self, blocking=False)
+            placed.chunks = chunks
+            self._pending.append(placed)
+            return
+        self._out.extend(chunks)
+        if not self._in_frames and not self._writing:
+            self._send()
+
+    def park(self, pending: Pending) -> None:
+        """The answer of the request that is being served comes later."""
+        self._pending.append(pending)
+        if pending.blocking or len(self._pending) >= MAX_PENDING:
+            self._blocked = True
+
+    def pending_done(self) -> None:
+        """Some pending reply is ready: send those that are next in order."""
+        if self.closed:
+            return
+        pending = self._pending
+        while pending and pending[0].chunks is not None:
+            self._out.extend(pending.popleft().chunks or ())
+        self._blocked = len(pending) >= MAX_PENDING or any(
+            p.blocking for p in pending if p.chunks is None
+        )
+        if self._out and not self._writing and not self._in_frames:
+            self._send()
+        self._resume()
+
+    def _send(self) -> None:
+        """Send as much as the socket takes; the rest waits for on_writable."""
+        out = self._out
+        try:
+            while out:
+                first = out[0]
+                if type(first) is FileRange and self.sendfile and first.length > _SMALL:
+                    sent = os.sendfile(self.fd, first.file.fd, first.position, first.length)
+                    if sent == 0:
+                        raise OSError(5, "the segment ended before its records did")
+                else:
+                    views = self._gather()
+                    sent = self.sock.send(views[0]) if len(views) == 1 else self.sock.sendmsg(views)
+                self._advance(sent)
+        except BlockingIOError:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self.fd, self._on_writable)
+            return
+        except OSError as error:
+            self.close(f"{error.strerror}")
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+
+    def _gather(self) -> list[bytes | bytearray | memoryview]:
+        """The next chunks as memory, for one system call."""
+        views: list[bytes | bytearray | memoryview] = []
+        for i, chunk in enumerate(self._out):
+            if i == _GATHER:
+                break
+            if type(chunk) is FileRange:
+                if chunk.length <= _SMALL:
+                    views.append(chunk.read())
+                elif self.sendfile:
+                    break
+                else:
+                    views.append(chunk.file.view(chunk.position, chunk.length))
+            else:
+                views.append(chunk)  # type: ignore[arg-type]
+        return views
+
+    def _advance(self, sent: int) -> None:
+        """Take ``sent`` bytes off the front of the output."""
+        out = self._out
+        while sent or (out and not len(out[0])):
+            first = out[0]
+            size = len(first)
+            if sent >= size:
+                sent -= size
+                out.popleft()
+            elif type(first) is FileRange:
+                out[0] = FileRange(first.file, first.position + sent, size - sent)
+                return
+            else:
+                out[0] = memoryview(first)[sent:]  # type: ignore[arg-type]
+                return
+
+    def _on_writable(self) -> None:
+        self.idle_ticks = 0
+        self._send()
+        self._resume()
+
+    # -- closing ----------------------------------------------------------------
+
+    def say_and_close(self, text: bytes) -> None:
+        """A last word to something that is not a Kafka client."""
+        with contextlib.suppress(OSError):
+            self.sock.send(text)
+        self.close("not a Kafka client")
+
+    def close(self, reason: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._reading:
+            self._loop.remove_reader(self.fd)
+        if self._writing:
+            self._loop.remove_writer(self.fd)
+        for pending in self._pending:
+            pending.cancel()
+        self._pending.clear()
+        self._out.clear()
+        self.sock.close()
+        self.server.forget(self, reason)
+
+
+def _plain_host(host: str) -> str:
+    """An IPv4 client on a dual-stack socket is shown as what it is."""
+    return host.removeprefix("::ffff:")

@@ -1,0 +1,162 @@
+"""The registry of APIs, and the way from a frame to its handler.
+
+A handler file declares itself:
+
+    @api(DeleteTopicsRequest, versions=(1, 6))
+    async def delete_topics(broker, request, client): ...
+
+Dispatch, the ApiVersions answer, the table in the docs and the test that every API is
+tested all read the same registry.  A handler takes a decoded message and returns one,
+at once or as a coroutine.  Produce and Fetch take the frame itself (``@raw_api``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidelog.broker.connection import Connection, Pending
+from tidelog.wire.compiler import decoder
+from tidelog.wire.frame import API_VERSIONS_KEY, REQUEST_PREFIX, encode_response, skip_tags
+from tidelog.wire.primitives import ProtocolError
+from tidelog.wire.schema import Message
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks, for handlers that need to know."""
+
+    connection: Connection
+    version: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A request as it came, for the handlers of the hot path."""
+
+    connection: Connection
+    data: memoryview
+    start: int  # where the message begins, after the header
+    version: int
+    correlation_id: int
+
+
+Handler = Callable[["Broker", Any, Client], Message | Awaitable[Message]]
+RawHandler = Callable[["Broker", Frame], None]
+H = TypeVar("H", bound=Handler)
+R = TypeVar("R", bound=RawHandler)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row of the registry."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    announce_from: int  # the lowest version that ApiVersions announces
+    request: type[Message]
+    handler: Handler | None
+    raw: RawHandler | None
+    summary: str
+
+
+REGISTRY: dict[int, Api] = {}
+
+
+def api(request: type[Message], versions: tuple[int, int]) -> Callable[[H], H]:
+    """Declare the handler of an API."""
+
+    def register(handler: H) -> H:
+        _add(request, versions, versions[0], handler, None, inspect.getdoc(handler) or "")
+        return handler
+
+    return register
+
+
+def raw_api(
+    request: type[Message], versions: tuple[int, int], announce_from: int | None = None
+) -> Callable[[R], R]:
+    """Declare a handler that reads the frame by itself."""
+
+    def register(handler: R) -> R:
+        lowest = versions[0] if announce_from is None else announce_from
+        _add(request, versions, lowest, None, handler, inspect.getdoc(handler) or "")
+        return handler
+
+    return register
+
+
+def _add(
+    request: type[Message],
+    versions: tuple[int, int],
+    announce_from: int,
+    handler: Handler | None,
+    raw: RawHandler | None,
+    doc: str,
+) -> None:
+    key = request.api_key
+    assert key not in REGISTRY, f"API {key} is declared twice"
+    name = request.__name__.removesuffix("Request")
+    summary = doc.partition("\n")[0]
+    REGISTRY[key] = Api(key, name, versions, announce_from, request, handler, raw, summary)
+
+
+def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
+    """Serve one frame.  Raises ProtocolError if it is not a request we understand."""
+    try:
+        key, version, correlation_id, client_size = REQUEST_PREFIX.unpack_from(data)
+    except struct.error:
+        raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
+    found = REGISTRY.get(key)
+    if found is None:
+        raise ProtocolError(f"there is no API with key {key}")
+    start = REQUEST_PREFIX.size + max(client_size, 0)
+    if version > found.versions[1] or version < found.announce_from:
+        if key != API_VERSIONS_KEY:
+            low, high = found.versions
+            raise ProtocolError(f"{found.name} v{version} is not served, only v{low} to v{high}")
+    elif version >= found.request.flexible:
+        try:
+            start = skip_tags(data, start)
+        except IndexError:
+            raise ProtocolError(f"{found.name} v{version} has no complete header") from None
+    if found.raw is not None:
+        found.raw(broker, Frame(connection, data, start, version, correlation_id))
+        return
+    assert found.handler is not None
+    if start > len(data):
+        raise ProtocolError(f"{found.name} v{version} has no complete header")
+    client_id = bytes(data[REQUEST_PREFIX.size : start]).decode("utf-8", "replace")
+    client = Client(connection, version, client_id)
+    message, _ = decoder(found.request, version)(data, start)
+    answer = found.handler(broker, message, client)
+    if isinstance(answer, Message):
+        connection.reply([encode_response(answer, version, correlation_id)])
+        return
+    pending = Pending(connection, blocking=True)
+    connection.park(pending)
+    broker.spawn(_answer_later(answer, pending, found, version, correlation_id))
+
+
+async def _answer_later(
+    answer: Awaitable[Message], pending: Pending, found: Api, version: int, correlation_id: int
+) -> None:
+    try:
+        response = await answer
+    except Exception:
+        # A handler turns what it expects into codes; this is a bug of ours.
+        log.exception("%s v%d failed", found.name, version)
+        pending.connection.close("internal error")
+        return
+    pending.complete([encode_response(response, version, correlation_id)])

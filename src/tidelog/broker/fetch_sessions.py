@@ -1,0 +1,115 @@
+"""Incremental fetch sessions (KIP-227): say only what has changed.
+
+Pure: rows in, rows out, the time injected.  A client opens a session with epoch 0 and
+all its partitions; then each request carries the next epoch and only the partitions
+that are new, moved or forgotten, and each response only those with news.
+
+    session id, epoch     meaning
+    any, -1               no session (and close the one named)
+    any, 0                open a session (and close the one named)
+    id, n > 0             go on; n must be the epoch we expect
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tidelog.clock import Clock
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef
+
+_EVICT_AFTER_S = 120.0
+_MAX_EPOCH = 2**31 - 1
+
+Key = tuple[TopicRef, int]
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """What one client reads, in the order in which it is served."""
+
+    session_id: int
+    by_id: bool  # topics are named by id
+    epoch: int = 1
+    last_used: float = 0.0
+    rows: dict[Key, FetchRow] = field(default_factory=dict)
+    told: dict[Key, tuple[int, int]] = field(default_factory=dict)  # watermark, log start
+
+    def update(self, head: FetchHead) -> None:
+        for row in head.rows:
+            self.rows[row.topic, row.partition] = row
+        for key in head.forgotten:
+            self.rows.pop(key, None)
+            self.told.pop(key, None)
+
+    def has_news(self, topic: TopicRef, answer: Fetched) -> bool:
+        """Is there anything in this answer that the client does not know?"""
+        if answer.error or answer.records is not None or answer.tags != b"\0":
+            return True
+        known = self.told.get((topic, answer.partition))
+        return known != (answer.high_watermark, answer.log_start_offset)
+
+    def tell(self, topic: TopicRef, answer: Fetched) -> None:
+        """The answer goes out; who got records goes to the end of the queue."""
+        key = (topic, answer.partition)
+        if answer.error:
+            self.told.pop(key, None)  # an error is told until it is gone
+            return
+        self.told[key] = (answer.high_watermark, answer.log_start_offset)
+        if answer.records is not None and (row := self.rows.pop(key, None)):
+            self.rows[key] = row
+
+
+class FetchSessions:
+    """All sessions of a broker, at most ``slots`` of them."""
+
+    def __init__(self, slots: int, clock: Clock) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, head: FetchHead, by_id: bool) -> tuple[FetchSession | None, bool]:
+        """The session of a request, and whether its answer is incremental."""
+        if head.session_epoch <= 0:
+            self._sessions.pop(head.session_id, None)
+            if head.session_epoch < 0:
+                return None, False
+            return self._open(head, by_id), False
+        session = self._sessions.get(head.session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != head.session_epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id and (head.rows or head.forgotten):
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(head)
+        session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
+        session.last_used = self._clock.monotonic()
+        return session, True
+
+    def _open(self, head: FetchHead, by_id: bool) -> FetchSession | None:
+        """A new session, or None if the cache is full of sessions in use."""
+        if not head.rows or not self._make_room():
+            return None
+        session_id = random.randrange(1, _MAX_EPOCH)
+        while session_id in self._sessions:
+            session_id = random.randrange(1, _MAX_EPOCH)
+        session = FetchSession(session_id, by_id, last_used=self._clock.monotonic())
+        session.update(head)
+        self._sessions[session_id] = session
+        return session
+
+    def _make_room(self) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        if not self._sessions:
+            return False
+        oldest = min(self._sessions.values(), key=lambda s: s.last_used)
+        if self._clock.monotonic() - oldest.last_used < _EVICT_AFTER_S:
+            return False
+        del self._sessions[oldest.session_id]
+        return True

@@ -1,0 +1,179 @@
+"""Produce: append batches to partitions.
+
+Versions
+    0-2   message sets from before Kafka 0.11: answered UNSUPPORTED_VERSION.  They are
+          announced all the same, as Kafka 4 does: librdkafka before 2.11 takes their
+          absence as "no compression" (KAFKA-18659).
+    3     record batches (magic 2), transactional id
+    7     zstd
+    8     error messages
+    9     flexible
+    13    topic ids instead of names
+
+With acks=0 there is no answer; an error then closes the connection, as in Kafka.
+With acks=all the answer waits until the high watermark has passed (stage two), while
+the connection goes on with the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tidelog.broker.connection import Pending
+from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.partition import Partition
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.hot import (
+    Produced,
+    ProduceRows,
+    TopicRef,
+    decode_produce,
+    encode_produce_response,
+)
+from tidelog.wire.messages.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_ALL = -1
+_FIRST_MAGIC_2 = 3
+_FIRST_TOPIC_ID = 13
+
+Answers = list[tuple[TopicRef, list[Produced]]]
+
+
+@raw_api(ProduceRequest, versions=(3, 13), announce_from=0)
+def produce(broker: Broker, frame: Frame) -> None:
+    """Append record batches."""
+    version = frame.version
+    transactional_id, acks, timeout_ms, rows = decode_produce(frame.data, frame.start, version)
+    refusal = None
+    if version < _FIRST_MAGIC_2:
+        refusal = ErrorCode.UNSUPPORTED_VERSION
+    elif acks not in (0, 1, _ALL):
+        refusal = ErrorCode.INVALID_REQUIRED_ACKS
+    elif transactional_id is not None:
+        refusal = ErrorCode.INVALID_TXN_STATE
+    if refusal is not None:
+        _answer(frame, acks, _refuse(rows, refusal))
+        return
+    now_ms = broker.clock.now_ms()
+    answers: Answers = []
+    waiting: list[tuple[Partition, int]] = []
+    for topic, partitions in rows:
+        results: list[Produced] = []
+        for index, records in partitions:
+            results.append(_append(broker, topic, index, records, acks, version, now_ms, waiting))
+        answers.append((topic, results))
+    if waiting:
+        frame.connection.park(_WaitForAcks(frame, answers, waiting, timeout_ms))
+    else:
+        _answer(frame, acks, answers)
+
+
+def _append(
+    broker: Broker,
+    topic: TopicRef,
+    index: int,
+    records: memoryview | None,
+    acks: int,
+    version: int,
+    now_ms: int,
+    waiting: list[tuple[Partition, int]],
+) -> Produced:
+    """Append to one partition; what must be waited for is added to ``waiting``."""
+    replicas = broker.replicas
+    if type(topic) is bytes:
+        partition = replicas.by_id.get((topic, index))
+    else:
+        partition = replicas.partitions.get((topic, index))  # type: ignore[arg-type]
+    if partition is None:
+        named_by_id = type(topic) is bytes and topic not in broker.metadata.topic_names
+        return Produced(
+            index,
+            ErrorCode.UNKNOWN_TOPIC_ID if named_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+    try:
+        if records is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "there are no records in the request")
+        if acks == _ALL and partition.in_sync < partition.log.config.min_insync_replicas:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        done = partition.append(records, version, now_ms)
+    except ApiError as error:
+        return Produced(index, error.code, message=error.message)
+    if acks == _ALL and done.last_offset >= partition.log.high_watermark:
+        waiting.append((partition, done.last_offset))
+    return Produced(index, 0, done.base_offset, done.append_time_ms, partition.log.log_start_offset)
+
+
+def _refuse(rows: ProduceRows, code: ErrorCode) -> Answers:
+    return [(topic, [Produced(index, code) for index, _ in parts]) for topic, parts in rows]
+
+
+def _answer(frame: Frame, acks: int, answers: Answers) -> None:
+    if acks != 0:
+        answer = encode_produce_response(frame.version, frame.correlation_id, answers)
+        frame.connection.reply([answer])
+    elif any(result.error for _, results in answers for result in results):
+        frame.connection.close("a Produce with acks=0 failed")
+
+
+class _WaitForAcks(Pending):
+    """Stage two: wait until every partition has passed its offset, or time is up."""
+
+    __slots__ = ("_answers", "_frame", "_timer", "_waiting")
+
+    def __init__(
+        self,
+        frame: Frame,
+        answers: Answers,
+        waiting: list[tuple[Partition, int]],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(frame.connection, blocking=False)
+        self._frame = frame
+        self._answers = answers
+        self._waiting = waiting
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        for partition, _ in waiting:
+            partition.watch(self._check)
+
+    def _check(self) -> None:
+        if all(partition.high_watermark > offset for partition, offset in self._waiting):
+            self._finish()
+
+    def _time_out(self) -> None:
+        late = {
+            (partition.topic, partition.index)
+            for partition, offset in self._waiting
+            if partition.high_watermark <= offset
+        }
+        names = self._frame.version < _FIRST_TOPIC_ID
+        self._answers = [
+            (
+                topic,
+                [
+                    Produced(result.partition, ErrorCode.REQUEST_TIMED_OUT)
+                    if any(
+                        index == result.partition and (not names or name == topic)
+                        for name, index in late
+                    )
+                    else result
+                    for result in results
+                ],
+            )
+            for topic, results in self._answers
+        ]
+        self._finish()
+
+    def _finish(self) -> None:
+        self.cancel()
+        frame = self._frame
+        self.complete([encode_produce_response(frame.version, frame.correlation_id, self._answers)])
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        for partition, _ in self._waiting:
+            partition.unwatch(self._check)

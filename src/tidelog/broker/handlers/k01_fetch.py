@@ -1,0 +1,234 @@
+"""Fetch: whole batches from an offset on, as file ranges.
+
+Versions
+    4     isolation level             12    flexible; last fetched epoch
+    5     log start offset            13    topic ids instead of names
+    7     incremental sessions        15    replica state in a tag
+    9     leader epoch                16    node endpoints
+    11    rack                        18    (follower's high watermark)
+
+An answer is sent at once if it has ``min_bytes``, an error, or no time to wait.
+Otherwise the request is parked: each append wakes it, and at the latest the timer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING
+
+from tidelog.broker.connection import Pending
+from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.fetch_sessions import FetchSession
+from tidelog.broker.partition import Partition
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.hot import (
+    Fetched,
+    FetchHead,
+    FetchRow,
+    TopicRef,
+    decode_fetch,
+    encode_fetch_response,
+)
+from tidelog.wire.messages.fetch import FetchRequest
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_FIRST_TOPIC_ID = 13
+_READ_COMMITTED = 1
+_DIVERGING = struct.Struct(">BBBiqB")  # one tag: number 0, 13 bytes: epoch, end offset, no tags
+
+
+@raw_api(FetchRequest, versions=(4, 18))
+def fetch(broker: Broker, frame: Frame) -> None:
+    """Read record batches; waits for new ones if asked to."""
+    head = decode_fetch(frame.data, frame.start, frame.version)
+    try:
+        by_id = frame.version >= _FIRST_TOPIC_ID
+        session, incremental = broker.fetch_sessions.resolve(head, by_id)
+    except ApiError as error:
+        answer = encode_fetch_response(frame.version, frame.correlation_id, error.code, 0, [])
+        frame.connection.reply(answer)  # type: ignore[arg-type]
+        return
+    rows = list(session.rows.values()) if session and incremental else head.rows
+    work = _Fetch(broker, frame, head, rows, session, incremental)
+    work.read()
+    if work.ready() or head.max_wait_ms <= 0 or not rows:
+        frame.connection.reply(work.encode())  # type: ignore[arg-type]
+    else:
+        frame.connection.park(work)
+        work.wait()
+
+
+class _Fetch(Pending):
+    """One Fetch while it is served, and parked if need be."""
+
+    __slots__ = (
+        "_broker",
+        "_bytes",
+        "_failed",
+        "_frame",
+        "_head",
+        "_incremental",
+        "_loop",
+        "_partitions",
+        "_results",
+        "_rows",
+        "_scheduled",
+        "_session",
+        "_timer",
+        "_watches",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        frame: Frame,
+        head: FetchHead,
+        rows: list[FetchRow],
+        session: FetchSession | None,
+        incremental: bool,
+    ) -> None:
+        super().__init__(frame.connection, blocking=True)
+        self._broker = broker
+        self._frame = frame
+        self._head = head
+        self._rows = rows
+        self._session = session
+        self._incremental = incremental
+        self._partitions: list[Partition | None] = [None] * len(rows)
+        self._results: list[Fetched] = []
+        self._bytes = 0
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- reading ----------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read every row, within the limits of the request and of the broker."""
+        left = min(self._head.max_bytes, self._broker.settings["fetch.max.bytes"])
+        self._results = results = []
+        self._bytes = 0
+        committed = self._head.isolation_level == _READ_COMMITTED
+        for i, row in enumerate(self._rows):
+            result = self._read_row(i, row, left, committed)
+            results.append(result)
+            if result.records is not None:
+                size = len(result.records)
+                self._bytes += size
+                left -= size
+            if result.error or result.tags != b"\0":
+                self._failed = True
+
+    def _read_row(self, i: int, row: FetchRow, left: int, committed: bool) -> Fetched:
+        topic, index, epoch, offset, last_epoch, max_bytes = row
+        partition = self._partitions[i]
+        if partition is None or partition.deleted:
+            found = self._find(topic, index)
+            if isinstance(found, int):
+                return Fetched(index, found)
+            self._partitions[i] = partition = found
+        log = partition.log
+        aborted: list[tuple[int, int]] | None = [] if committed else None
+        try:
+            partition.check_epoch(epoch)
+            if last_epoch >= 0 and (tags := self._diverging(partition, offset, last_epoch)):
+                high = log.high_watermark
+                return Fetched(index, 0, high, high, log.log_start_offset, None, aborted, tags=tags)
+            # The first record of an answer goes out whatever its size (KIP-74).
+            records = (
+                partition.read(offset, min(max_bytes, left), at_least_one=self._bytes == 0)
+                if left > 0
+                else None
+            )
+        except ApiError as error:
+            return Fetched(index, error.code, -1, -1, log.log_start_offset)
+        except OSError as error:
+            self._broker.replicas.storage_failed(log.directory, error)
+            return Fetched(index, ErrorCode.KAFKA_STORAGE_ERROR)
+        return Fetched(
+            index,
+            0,
+            log.high_watermark,
+            partition.last_stable_offset,
+            log.log_start_offset,
+            records,
+            aborted,
+        )
+
+    def _find(self, topic: TopicRef, index: int) -> Partition | int:
+        """The partition, or the error code that says why there is none."""
+        replicas = self._broker.replicas
+        if type(topic) is bytes:
+            found = replicas.by_id.get((topic, index))
+            if found is None and topic not in self._broker.metadata.topic_names:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            found = replicas.partitions.get((topic, index))  # type: ignore[arg-type]
+        return found if found is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _diverging(self, partition: Partition, offset: int, last_epoch: int) -> bytes:
+        """Did the reader's log part from ours (KIP-595)?  Then the tag that tells it."""
+        epoch, end = partition.log.epochs.end_offset(last_epoch, partition.log.end_offset)
+        if epoch < 0 or (end >= offset and epoch == last_epoch):
+            return b""
+        return _DIVERGING.pack(1, 0, 13, epoch, end, 0)
+
+    def ready(self) -> bool:
+        return self._failed or self._bytes >= self._head.min_bytes
+
+    # -- waiting ----------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Park: be woken by any of the partitions, or by the clock."""
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._timer = self._loop.call_later(self._head.max_wait_ms / 1000, self._finish)
+        self._watches = {partition for partition in self._partitions if partition is not None}
+        for partition in self._watches:
+            partition.watch(self._wake)
+
+    def _wake(self) -> None:
+        # Not now: the producer that woke us is answered first, and its neighbours count too.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._try)
+
+    def _try(self) -> None:
+        self._scheduled = False
+        if self.chunks is not None or self.connection.closed:
+            return
+        self.read()
+        if self.ready():
+            self._finish()
+
+    def _finish(self) -> None:
+        self.cancel()
+        self.complete(self.encode())  # type: ignore[arg-type]
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            for partition in self._watches:
+                partition.unwatch(self._wake)
+
+    # -- answering --------------------------------------------------------------
+
+    def encode(self) -> object:
+        """The response as chunks; in a session only what is news."""
+        topics: list[tuple[TopicRef, list[Fetched]]] = []
+        session = self._session
+        for row, result in zip(self._rows, self._results, strict=True):
+            if session is not None:
+                if self._incremental and not session.has_news(row.topic, result):
+                    continue
+                session.tell(row.topic, result)
+            if topics and topics[-1][0] == row.topic:
+                topics[-1][1].append(result)
+            else:
+                topics.append((row.topic, [result]))
+        session_id = session.session_id if session is not None else 0
+        return encode_fetch_response(
+            self._frame.version, self._frame.correlation_id, 0, session_id, topics
+        )

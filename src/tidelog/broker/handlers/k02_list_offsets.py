@@ -1,0 +1,79 @@
+"""ListOffsets: from a time to an offset.
+
+Timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7),
+-4 earliest local (v8), -5 latest tiered (v9: nothing is tiered here), -6 earliest
+pending upload (v11: likewise); anything else is a time in ms.
+Versions: 1 one offset per partition; 2 isolation level; 4 leader epoch; 6 flexible;
+10 timeout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.broker.partition import Partition
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+
+
+@api(ListOffsetsRequest, versions=(1, 11))
+def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, client: Client
+) -> ListOffsetsResponse:
+    """Find offsets: earliest, latest, by time."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_look_up(broker, topic.name, row) for row in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    index = row.partition_index
+    partition = broker.replicas.partitions.get((topic, index))
+    try:
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_epoch(row.current_leader_epoch)
+        timestamp, offset = _find(partition, row.timestamp)
+    except ApiError as error:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
+    epoch = -1
+    if offset >= 0:
+        epoch = max(partition.log.epochs.epoch_at(offset), partition.leader_epoch * (offset >= 0))
+        if offset < partition.log.end_offset:
+            epoch = partition.log.epochs.epoch_at(offset)
+    return ListOffsetsPartitionResponse(
+        partition_index=index, error_code=0, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+def _find(partition: Partition, timestamp: int) -> tuple[int, int]:
+    log = partition.log
+    if timestamp == LATEST:
+        return -1, partition.high_watermark
+    if timestamp in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING):
+        return -1, log.log_start_offset
+    if timestamp == LATEST_TIERED:
+        return -1, -1
+    if timestamp == MAX_TIMESTAMP:
+        return log.newest_record() or (-1, -1)
+    if timestamp < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{timestamp} is not a timestamp")
+    return log.offset_for_timestamp(timestamp, partition.high_watermark) or (-1, -1)

@@ -1,0 +1,104 @@
+"""Metadata: brokers, topics, partitions, and which broker leads.
+
+Versions: 1 controller, null for all topics (an empty list in v0); 2 cluster id;
+4 auto-creation is the client's choice; 5 offline replicas; 7 leader epochs;
+8 authorized operations; 9 flexible; 10 topic ids; 12 look-up by id; 13 top-level error.
+
+Clients ask the same again and again, so answers are kept as bytes until the cluster
+changes.  An unknown topic is created if the client and ``auto.create.topics.enable``
+allow it, and is there when the answer leaves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.keeper import KeeperError
+from tidelog.coordination.metadata import TopicInfo
+from tidelog.coordination.topics import check_name
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tidelog.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_FIRST_NULL_FOR_ALL = 1
+
+
+@api(MetadataRequest, versions=(0, 13))
+async def metadata(broker: Broker, request: MetadataRequest, client: Client) -> MetadataResponse:
+    """Describe brokers, topics and leaders."""
+    wanted = request.topics
+    if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
+        topics = [_describe(topic) for topic in broker.metadata.topics.values()]
+    else:
+        topics = [await _one(broker, row, request.allow_auto_topic_creation) for row in wanted]
+    cluster = broker.metadata
+    brokers = []
+    for info in cluster.brokers.values():
+        host, port = broker.address_of(info, client.connection)
+        brokers.append(
+            MetadataResponseBroker(node_id=info.broker_id, host=host, port=port, rack=info.rack)
+        )
+    return MetadataResponse(
+        brokers=brokers,
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        topics=topics,
+    )
+
+
+async def _one(broker: Broker, row: MetadataRequestTopic, create: bool) -> MetadataResponseTopic:
+    if row.name is None or row.topic_id != ZERO_UUID:
+        found = broker.metadata.topic_by_id(row.topic_id)
+        if found is None:
+            return _missing(None, row.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _describe(found)
+    found = broker.metadata.topics.get(row.name)
+    if found is None:
+        try:
+            check_name(row.name)
+            if not (create and broker.settings["auto.create.topics.enable"]):
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            found = await broker.controller.create_topic(row.name)
+        except ApiError as error:
+            found = broker.metadata.topics.get(row.name)  # another client was faster
+            if found is None:
+                return _missing(row.name, ZERO_UUID, error.code)
+        except (KeeperError, OSError):
+            return _missing(row.name, ZERO_UUID, ErrorCode.KAFKA_STORAGE_ERROR)
+    return _describe(found)
+
+
+def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
+
+
+def _describe(topic: TopicInfo) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=0,
+                partition_index=index,
+                leader_id=info.leader,
+                leader_epoch=info.leader_epoch,
+                replica_nodes=list(info.replicas),
+                isr_nodes=list(info.isr),
+                offline_replicas=[],
+            )
+            for index, info in enumerate(topic.partitions)
+        ],
+    )

@@ -1,0 +1,89 @@
+"""CreateTopics: make topics, by count or by manual assignment.
+
+Versions: 2 throttle time; 4 defaults for partitions and replicas (-1); 5 flexible, and
+the answer carries the new topic's settings; 7 topic ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidelog.broker.configs import describe_topic
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.keeper import KeeperError
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(CreateTopicsRequest, versions=(2, 7))
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, client: Client
+) -> CreateTopicsResponse:
+    """Create topics."""
+    names = Counter(topic.name for topic in request.topics)
+    results: list[CreatableTopicResult] = []
+    for topic in request.topics:
+        if names[topic.name] > 1:
+            if all(result.name != topic.name for result in results):
+                message = f"topic {topic.name!r} is in the request twice"
+                results.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, message))
+            continue
+        try:
+            results.append(await _create(broker, topic, request.validate_only))
+        except ApiError as error:
+            results.append(_failure(topic.name, error.code, error.message))
+        except (KeeperError, OSError) as error:
+            results.append(_failure(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(
+    broker: Broker, topic: CreatableTopic, validate_only: bool
+) -> CreatableTopicResult:
+    indexes = sorted(row.partition_index for row in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        message = "the assigned partitions must be 0, 1, 2, ... without gaps"
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    assignment = [
+        row.broker_ids for row in sorted(topic.assignments, key=lambda r: r.partition_index)
+    ]
+    created = await broker.controller.create_topic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        assignment,
+        {row.name: row.value for row in topic.configs if row.value is not None},
+        validate_only=validate_only,
+    )
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=created.topic_id,
+        error_code=0,
+        error_message=None,
+        num_partitions=len(created.partitions),
+        replication_factor=len(created.partitions[0].replicas),
+        configs=[
+            CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.source,
+                is_sensitive=False,
+            )
+            for row in describe_topic(broker, created)
+        ],
+    )
+
+
+def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)

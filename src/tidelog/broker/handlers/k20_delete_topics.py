@@ -1,0 +1,57 @@
+"""DeleteTopics: forget topics and their records.
+
+Versions: 1 throttle time; 4 flexible; 5 error messages; 6 by topic id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.keeper import KeeperError
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tidelog.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(DeleteTopicsRequest, versions=(1, 6))
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, client: Client
+) -> DeleteTopicsResponse:
+    """Delete topics."""
+    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(responses=[await _delete(broker, row) for row in wanted])
+
+
+async def _delete(broker: Broker, row: DeleteTopicState) -> DeletableTopicResult:
+    name, code, message = row.name, ErrorCode.NONE, None
+    try:
+        if name is None:
+            found = broker.metadata.topic_by_id(row.topic_id)
+            if found is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = found.name
+        elif row.topic_id != ZERO_UUID:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+        if not broker.settings["delete.topic.enable"]:
+            message = "delete.topic.enable is false on this broker"
+            raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, message)
+        known = broker.metadata.topics.get(name)
+        await broker.controller.delete_topic(name)
+        topic_id = known.topic_id if known else row.topic_id
+        return DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
+    except ApiError as error:
+        code, message = error.code, error.message
+    except (KeeperError, OSError) as error:
+        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return DeletableTopicResult(
+        name=name, topic_id=row.topic_id, error_code=code, error_message=message
+    )

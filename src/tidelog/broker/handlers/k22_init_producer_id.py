@@ -1,0 +1,37 @@
+"""InitProducerId: an id for an idempotent producer.
+
+Versions: 2 flexible; 3 a producer may ask for a new epoch of its id; 4, 5 error codes.
+Transactional ids come with transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.keeper import KeeperError
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(InitProducerIdRequest, versions=(0, 5))
+async def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, client: Client
+) -> InitProducerIdResponse:
+    """Give a producer an id."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    try:
+        # Without a transaction a new id is as good as a new epoch, and simpler.
+        producer_id = await broker.next_producer_id()
+    except (KeeperError, OSError):
+        return InitProducerIdResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1
+        )
+    return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)

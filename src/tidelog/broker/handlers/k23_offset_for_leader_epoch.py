@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch: where did an epoch end?  For readers that suspect truncation.
+
+Versions: 2 current leader epoch; 3 replica id; 4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(OffsetForLeaderEpochRequest, versions=(2, 4))
+def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, client: Client
+) -> OffsetForLeaderEpochResponse:
+    """Find where a leader epoch ended."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_look_up(broker, topic.topic, row) for row in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _look_up(broker: Broker, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = broker.replicas.partitions.get((topic, row.partition))
+    try:
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.check_epoch(row.current_leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(error_code=error.code, partition=row.partition)
+    log = partition.log
+    epoch, end = log.epochs.end_offset(row.leader_epoch, log.end_offset)
+    return EpochEndOffset(error_code=0, partition=row.partition, leader_epoch=epoch, end_offset=end)

@@ -1,0 +1,79 @@
+"""DescribeConfigs: settings of topics and brokers, and where each comes from.
+
+Versions: 1 synonyms; 3 types and documentation; 4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.configs import (
+    TOPIC,
+    Described,
+    current_config,
+    describe_broker,
+    describe_topic,
+)
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(DescribeConfigsRequest, versions=(1, 4))
+def describe_configs(
+    broker: Broker, request: DescribeConfigsRequest, client: Client
+) -> DescribeConfigsResponse:
+    """Describe the settings of topics and brokers."""
+    return DescribeConfigsResponse(
+        results=[_describe(broker, request, resource) for resource in request.resources]
+    )
+
+
+def _describe(
+    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    kind, name = resource.resource_type, resource.resource_name
+    code, message, rows = ErrorCode.NONE, None, list[Described]()
+    try:
+        current_config(broker, kind, name)  # does it exist?
+        if kind == TOPIC:
+            rows = describe_topic(broker, broker.metadata.topics[name])
+        else:
+            rows = describe_broker(broker, name)
+    except ApiError as error:
+        code, message = error.code, error.message
+    keys = resource.configuration_keys
+    return DescribeConfigsResult(
+        error_code=code,
+        error_message=message,
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            DescribeConfigsResourceResult(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.source,
+                is_sensitive=False,
+                synonyms=[
+                    DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in row.synonyms
+                ]
+                if request.include_synonyms
+                else [],
+                config_type=row.setting.kind.code,
+                documentation=row.setting.doc if request.include_documentation else None,
+            )
+            for row in rows
+            if keys is None or row.name in keys
+        ],
+    )

@@ -1,0 +1,49 @@
+"""CreatePartitions: grow topics.
+
+Versions: 2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.keeper import KeeperError
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(CreatePartitionsRequest, versions=(0, 3))
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, client: Client
+) -> CreatePartitionsResponse:
+    """Add partitions to topics."""
+    return CreatePartitionsResponse(
+        results=[await _grow(broker, topic, request.validate_only) for topic in request.topics]
+    )
+
+
+async def _grow(
+    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool
+) -> CreatePartitionsTopicResult:
+    code, message = ErrorCode.NONE, None
+    assignment = None
+    if topic.assignments is not None:
+        assignment = [row.broker_ids for row in topic.assignments]
+    try:
+        await broker.controller.create_partitions(
+            topic.name, topic.count, assignment, validate_only=validate_only
+        )
+    except ApiError as error:
+        code, message = error.code, error.message
+    except (KeeperError, OSError) as error:
+        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)

@@ -1,0 +1,51 @@
+"""DescribeCluster: brokers and controller.
+
+Versions: 1 endpoint type (1 brokers, 2 controllers); 2 fenced brokers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_BROKERS = 1
+
+
+@api(DescribeClusterRequest, versions=(0, 2))
+def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, client: Client
+) -> DescribeClusterResponse:
+    """Describe the brokers and the controller."""
+    cluster = broker.metadata
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="ask for brokers (endpoint type 1); controllers have no listener",
+            endpoint_type=request.endpoint_type,
+            cluster_id=cluster.cluster_id,
+            brokers=[],
+        )
+    brokers = []
+    for info in cluster.brokers.values():
+        host, port = broker.address_of(info, client.connection)
+        brokers.append(
+            DescribeClusterBroker(
+                broker_id=info.broker_id, host=host, port=port, rack=info.rack, is_fenced=False
+            )
+        )
+    return DescribeClusterResponse(
+        error_code=0,
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=brokers,
+    )

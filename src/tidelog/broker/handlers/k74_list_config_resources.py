@@ -1,0 +1,46 @@
+"""ListConfigResources: what has settings of its own.
+
+Version 0 was ListClientMetricsResources: it lists only those, and we have none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.configs import BROKER, TOPIC
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_CLIENT_METRICS, _GROUP = 16, 32
+_KNOWN = {TOPIC, BROKER, 8, _CLIENT_METRICS, _GROUP}  # 8: broker loggers
+
+
+@api(ListConfigResourcesRequest, versions=(0, 1))
+def list_config_resources(
+    broker: Broker, request: ListConfigResourcesRequest, client: Client
+) -> ListConfigResourcesResponse:
+    """List topics and brokers that have settings."""
+    wanted = {_CLIENT_METRICS} if client.version == 0 else set(request.resource_types) or _KNOWN
+    if not wanted <= _KNOWN:
+        return ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
+        )
+    found = []
+    if TOPIC in wanted:
+        found += [(name, TOPIC) for name in sorted(broker.metadata.topics)]
+    if BROKER in wanted:
+        found += [(str(broker_id), BROKER) for broker_id in sorted(broker.metadata.brokers)]
+    return ListConfigResourcesResponse(
+        error_code=0,
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind) for name, kind in found
+        ],
+    )

@@ -1,0 +1,84 @@
+"""DescribeTopicPartitions: topics page by page, for clusters with very many partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.metadata import TopicInfo
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_MAX_PARTITIONS = 2000
+
+
+@api(DescribeTopicPartitionsRequest, versions=(0, 0))
+def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, client: Client
+) -> DescribeTopicPartitionsResponse:
+    """Describe topics page by page."""
+    known = broker.metadata.topics
+    names = sorted({topic.name for topic in request.topics} or known)
+    first, skip = "", 0
+    if request.cursor is not None:
+        first, skip = request.cursor.topic_name, request.cursor.partition_index
+    left = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if name < first:
+            continue
+        if left == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
+        topic = known.get(name)
+        if topic is None:
+            topics.append(_missing(name))
+            continue
+        start = skip if name == first else 0
+        page = _describe(topic, start, start + left)
+        left -= len(page.partitions)
+        topics.append(page)
+        if start + len(page.partitions) < len(topic.partitions):
+            cursor = Cursor(topic_name=name, partition_index=start + len(page.partitions))
+            return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=name,
+        topic_id=bytes(16),
+        partitions=[],
+    )
+
+
+def _describe(topic: TopicInfo, start: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=0,
+                partition_index=index,
+                leader_id=info.leader,
+                leader_epoch=info.leader_epoch,
+                replica_nodes=list(info.replicas),
+                isr_nodes=list(info.isr),
+                offline_replicas=[],
+            )
+            for index, info in enumerate(topic.partitions[start:end], start)
+        ],
+    )

@@ -1,0 +1,209 @@
+"""The partitions on this broker, and the upkeep of their logs.
+
+``apply`` makes the partitions match the cluster's metadata.  Upkeep that takes time
+(syncing, unlinking) runs in one helper thread; the event loop only decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from tidelog.broker.complaints import Complaints
+from tidelog.broker.partition import Partition
+from tidelog.clock import Clock
+from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.log.files import remove
+from tidelog.log.manager import LogManager
+from tidelog.settings import LogConfig
+
+log = logging.getLogger(__name__)
+
+
+class Replicas:
+    """See the module."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        config_of: Callable[[TopicInfo], LogConfig],
+        broker_id: int,
+        clock: Clock,
+    ) -> None:
+        self.manager = manager
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.by_id: dict[tuple[bytes, int], Partition] = {}
+        self.storage_failing: set[str] = set()
+        self._config_of = config_of
+        self._broker_id = broker_id
+        self._clock = clock
+        self._complaints = Complaints(log, clock)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-disk")
+        self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
+
+    # -- following the metadata -------------------------------------------------
+
+    def apply(self, metadata: ClusterMetadata) -> None:
+        """Create, configure and drop partitions so that they match."""
+        wanted: set[tuple[str, int]] = set()
+        for topic in metadata.topics.values():
+            config: LogConfig | None = None
+            for index, info in enumerate(topic.partitions):
+                if self._broker_id not in info.replicas:
+                    continue
+                key = (topic.name, index)
+                wanted.add(key)
+                config = config or self._config_of(topic)
+                existing = self.partitions.get(key)
+                if existing is None:
+                    existing = self._open(topic, index, config)
+                elif existing.log.config != config:
+                    existing.configure(config)
+                existing.leader_epoch = info.leader_epoch
+                existing.in_sync = len(info.isr)
+        for key in [key for key in self.partitions if key not in wanted]:
+            self._drop(key)
+
+    def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition:
+        found = self.manager.logs.get((topic.name, index))
+        if found is None:
+            found = self.manager.create(topic.name, index, topic.topic_id, config)
+        partition = Partition(self, topic.name, index, topic.topic_id, found)
+        partition.configure(config)
+        self.partitions[topic.name, index] = partition
+        self.by_id[topic.topic_id, index] = partition
+        return partition
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        partition = self.partitions.pop(key)
+        self.by_id.pop((partition.topic_id, partition.index), None)
+        partition.deleted = True
+        timer = self._flushes.pop(partition, None)
+        if timer:
+            timer.cancel()
+        doomed = self.manager.delete(*key)
+        if doomed:
+            self._thread.submit(shutil.rmtree, doomed, ignore_errors=True)
+        partition.wake()
+
+    # -- flushing ---------------------------------------------------------------
+
+    def flush_now(self, partition: Partition) -> None:
+        """Flush before the producer is answered (flush.messages is reached)."""
+        try:
+            partition.log.flush()
+        except OSError as error:
+            self.storage_failed(partition.log.directory, error)
+            return
+        partition.flushed()
+
+    def flush_later(self, partition: Partition, delay_ms: int) -> None:
+        """Flush once, after a while; more records until then share the flush."""
+        if partition in self._flushes and delay_ms > 0:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._flushes.get(partition)
+        if timer:
+            timer.cancel()
+        self._flushes[partition] = loop.call_later(delay_ms / 1000, self._begin_flush, partition)
+
+    def _begin_flush(self, partition: Partition) -> None:
+        self._flushes.pop(partition, None)
+        if partition.deleted:
+            return
+        try:
+            offset, files = partition.log.begin_flush()
+        except OSError as error:
+            self._flush_failed(partition, error)
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._thread, partition.log.sync, files)
+        future.add_done_callback(partial(self._end_flush, partition, offset))
+
+    def _end_flush(self, partition: Partition, offset: int, done: asyncio.Future[None]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, OSError):
+            self._flush_failed(partition, error)
+            return
+        if error is not None:
+            log.error("%s: flush failed", partition.log.directory, exc_info=error)
+            return
+        if not partition.deleted:
+            partition.log.end_flush(offset)
+            partition.flushed()
+
+    def _flush_failed(self, partition: Partition, error: OSError) -> None:
+        self.storage_failed(partition.log.directory, error)
+        self.flush_later(partition, 1000)
+
+    # -- retention and checkpoints ----------------------------------------------
+
+    async def keep_retention(self, interval_ms: int, producer_expiration_ms: int) -> None:
+        """Let old segments and silent producers go, again and again."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for partition in list(self.partitions.values()):
+                try:
+                    self.apply_retention(partition)
+                except OSError as error:
+                    self.storage_failed(partition.log.directory, error)
+                partition.log.producers.expire(self._clock.now_ms(), producer_expiration_ms)
+                await asyncio.sleep(0)  # others have their turn between two logs
+
+    def apply_retention(self, partition: Partition) -> None:
+        files, reason = partition.log.apply_retention(self._clock.now_ms())
+        if not files:
+            return
+        log.info(
+            "%s-%d: dropped segments below offset %d (%s)",
+            partition.topic,
+            partition.index,
+            partition.log.log_start_offset,
+            reason,
+        )
+        delay = partition.log.config.file_delete_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay, self._remove_files, files)
+
+    def _remove_files(self, files: list[str]) -> None:
+        for path in files:
+            self._thread.submit(remove, path)
+
+    async def keep_checkpoints(self, interval_ms: int) -> None:
+        """Write the checkpoints down, again and again."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            self.write_checkpoints()
+
+    def write_checkpoints(self) -> None:
+        try:
+            self.manager.write_checkpoints()
+        except OSError as error:
+            self.storage_failed(os.path.dirname(error.filename or "") or "checkpoints", error)
+
+    # -- the disk ---------------------------------------------------------------
+
+    def storage_failed(self, directory: str, error: OSError) -> None:
+        """A write did not work: say so; reads go on, and the next write tries again."""
+        self.storage_failing.add(directory)
+        self._complaints.warn(
+            "disk", f"{directory}: cannot write: {error.strerror}; reads go on, writes are refused"
+        )
+
+    def storage_works(self, directory: str) -> None:
+        if directory in self.storage_failing:
+            self.storage_failing.discard(directory)
+            log.warning("%s: writing works again", directory)
+
+    def close(self) -> None:
+        """Stop upkeep and close the logs cleanly."""
+        for timer in self._flushes.values():
+            if timer:
+                timer.cancel()
+        self._thread.shutdown(wait=True)
+        self.manager.close()

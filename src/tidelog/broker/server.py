@@ -1,0 +1,188 @@
+"""Listening sockets and the set of open connections."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from tidelog.broker import dispatch as dispatching
+from tidelog.broker.complaints import Complaints
+from tidelog.broker.connection import Connection
+from tidelog.errors import SettingError
+from tidelog.settings import Settings, parse_listener
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_ACCEPTS_PER_EVENT = 64
+_SHRINK_AFTER_TICKS = 2
+_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
+_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This is a tidelog broker: it speaks Kafka's protocol, not HTTP.\n"
+)
+
+
+class Server:
+    """Accepts connections and hands their frames to the dispatcher."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._max_request: int = settings["socket.request.max.bytes"]
+        self._max_connections: int = settings["max.connections"]
+        self._transfer: str = settings["fetch.transfer"]
+        self._complaints = Complaints(log, broker.clock)
+        self._listeners: list[socket.socket] = []
+        self.connections: set[Connection] = set()
+        self.port = 0
+
+    # -- listening --------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Take the ports, so that a port in use is known before the data is opened."""
+        for listener in self._settings["listeners"]:
+            host, port = parse_listener(listener)
+            sock = _listen(host, port, self._settings["socket.listen.backlog.size"])
+            self._listeners.append(sock)
+        self.port = self._listeners[0].getsockname()[1]
+
+    def start(self) -> None:
+        """Begin to accept."""
+        loop = asyncio.get_running_loop()
+        for sock in self._listeners:
+            loop.add_reader(sock.fileno(), self._on_connect, sock)
+
+    def _on_connect(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_EVENT):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._complaints.warn("accept", f"no new connections: {error.strerror}")
+                    self._pause_accepting(listener)
+                return
+            if len(self.connections) >= self._max_connections:
+                limit = f"max.connections={self._max_connections} reached; connection refused"
+                self._complaints.warn("max.connections", limit)
+                sock.close()
+                continue
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, option in (
+            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+        ):
+            if (size := self._settings[name]) > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        try:
+            self.connections.add(Connection(self, sock))
+        except OSError:
+            sock.close()  # the client is gone before we could greet it
+
+    def _pause_accepting(self, listener: socket.socket) -> None:
+        """Out of descriptors: look again in a second instead of spinning."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+
+        def again() -> None:
+            if listener.fileno() >= 0:
+                loop.add_reader(listener.fileno(), self._on_connect, listener)
+
+        loop.call_later(1.0, again)
+
+    # -- what connections ask ---------------------------------------------------
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        dispatching.dispatch(self._broker, connection, frame)
+
+    def use_sendfile(self, local_host: str, peer_host: str) -> bool:
+        """sendfile for other machines; on this one a mapped file is faster."""
+        if self._transfer == "auto":
+            return peer_host != local_host and not peer_host.startswith("127.")
+        return self._transfer == "sendfile"
+
+    def accept_size(self, connection: Connection, size: int, data: memoryview) -> bool:
+        """Is this the size of a request?  If not, say why and hang up."""
+        if 0 < size <= self._max_request:
+            return True
+        start = bytes(data[:4])
+        if start[:2] == b"\x16\x03":
+            reason = "these are TLS bytes, but the listener is PLAINTEXT: check security.protocol"
+        elif start in _HTTP:
+            reason = "this is HTTP; the port speaks Kafka's protocol"
+            connection.say_and_close(_HTTP_ANSWER)
+        elif size <= 0:
+            reason = f"a request cannot have {size} bytes"
+        else:
+            limit = f"socket.request.max.bytes={self._max_request}"
+            reason = f"a request of {size} bytes is over {limit}"
+        self.refuse(connection, reason)
+        return False
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """Bad input: say so in the log and hang up, as Kafka does."""
+        self._complaints.warn("bad request", f"{connection.peer}: {reason}; connection closed")
+        connection.close("bad request")
+
+    def forget(self, connection: Connection, reason: str) -> None:
+        self.connections.discard(connection)
+        if reason:
+            log.debug("%s: connection closed: %s", connection.peer, reason)
+
+    # -- housekeeping -----------------------------------------------------------
+
+    async def reap_idle(self) -> None:
+        """Close connections that have been silent for too long; shrink their buffers before."""
+        limit_ms: int = self._settings["connections.max.idle.ms"]
+        tick = 5.0 if limit_ms < 0 else max(0.05, min(5.0, limit_ms / 4000))
+        while True:
+            await asyncio.sleep(tick)
+            for connection in list(self.connections):
+                connection.idle_ticks += 1
+                if limit_ms >= 0 and connection.idle_ticks * tick * 1000 > limit_ms:
+                    connection.close("idle")
+                elif connection.idle_ticks == _SHRINK_AFTER_TICKS:
+                    connection.shrink()
+
+    def stop_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._listeners:
+            loop.remove_reader(sock.fileno())
+            sock.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close("the broker stops")
+
+
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
+    """A listening socket; an empty host is every interface, IPv4 and IPv6."""
+    shown = f"{host or '*'}:{port}"
+    try:
+        if host in ("", "0.0.0.0", "::") and socket.has_dualstack_ipv6() and host != "0.0.0.0":
+            sock = socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
+            )
+        else:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            sock = socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason = "the port is in use; choose another with --port"
+        else:
+            reason = error.strerror or str(error)
+        raise SettingError(f"cannot listen on {shown}: {reason}") from error
+    sock.setblocking(False)
+    return sock

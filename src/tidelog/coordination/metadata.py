@@ -1,0 +1,76 @@
+"""What exists, as one immutable value.  A change makes a new one; readers never wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition: who has it and who leads."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic and its own settings."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionInfo, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        return self.name in ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One live broker.  Without a host, clients are told the address they used."""
+
+    broker_id: int
+    host: str | None
+    port: int
+    rack: str | None
+
+
+def _frozen(values: Mapping[str, TopicInfo]) -> Mapping[str, TopicInfo]:
+    return MappingProxyType(dict(values))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The whole cluster at one moment."""
+
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicInfo | None:
+        name = self.topic_names.get(topic_id)
+        return self.topics[name] if name is not None else None
+
+    def with_topic(self, topic: TopicInfo) -> ClusterMetadata:
+        return replace(
+            self,
+            topics=_frozen({**self.topics, topic.name: topic}),
+            topic_names={**self.topic_names, topic.topic_id: topic.name},
+        )
+
+    def without_topic(self, name: str) -> ClusterMetadata:
+        gone = self.topics[name]
+        return replace(
+            self,
+            topics=_frozen({n: t for n, t in self.topics.items() if n != name}),
+            topic_names={i: n for i, n in self.topic_names.items() if i != gone.topic_id},
+        )

@@ -1,0 +1,91 @@
+"""Every znode: where it is and what it holds.  The same as Kafka's up to 3.9."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG_TOPICS = "/config/topics"
+CONFIG_BROKERS = "/config/brokers"
+PRODUCER_IDS = "/latest_producer_id_block"
+DELETED_TOPICS = "/admin/delete_topics"
+
+DEFAULT_ENTITY = "<default>"  # settings for every broker
+
+# Made when the first broker starts, so that watches and listings always find them.
+PERSISTENT = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    "/config/changes",
+    DELETED_TOPICS,
+    "/brokers/seqid",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+    CONFIG_TOPICS,
+    "/config/clients",
+    "/config/users",
+    CONFIG_BROKERS,
+    "/config/ips",
+)
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partition_state(name: str, partition: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{partition}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"{CONFIG_TOPICS}/{name}"
+
+
+def broker_config(entity: str) -> str:
+    return f"{CONFIG_BROKERS}/{entity}"
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def from_json(data: bytes) -> Any:
+    return json.loads(data)
+
+
+def topic_value(topic_id: str, assignment: list[list[int]]) -> bytes:
+    return to_json(
+        {
+            "version": 3,
+            "topic_id": topic_id,
+            "partitions": {str(i): replicas for i, replicas in enumerate(assignment)},
+            "adding_replicas": {},
+            "removing_replicas": {},
+        }
+    )
+
+
+def state_value(leader: int, leader_epoch: int, isr: list[int], controller_epoch: int) -> bytes:
+    return to_json(
+        {
+            "version": 1,
+            "leader": leader,
+            "leader_epoch": leader_epoch,
+            "controller_epoch": controller_epoch,
+            "isr": isr,
+        }
+    )
+
+
+def config_value(config: dict[str, str]) -> bytes:
+    return to_json({"version": 1, "config": config})

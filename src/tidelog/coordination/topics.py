@@ -1,0 +1,71 @@
+"""The rules of topics: names, assignments.  Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tidelog.errors import ApiError, ErrorCode
+
+MAX_NAME = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_name(name: str) -> None:
+    """Kafka's rule, because the name is a directory on disk."""
+    if not name:
+        problem = "is empty"
+    elif name in (".", ".."):
+        problem = "is '.' or '..'"
+    elif len(name) > MAX_NAME:
+        problem = f"has {len(name)} characters, at most {MAX_NAME} are allowed"
+    elif not _LEGAL.fullmatch(name):
+        problem = "holds more than letters, digits, '.', '_' and '-'"
+    else:
+        return
+    shown = name if len(name) <= 60 else name[:57] + "..."
+    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic name {shown!r} {problem}")
+
+
+def colliding(name: str, existing: Iterable[str]) -> list[str]:
+    """Names that monitoring tools cannot tell from this one: '.' and '_' look alike."""
+    alike = name.replace(".", "_")
+    return [other for other in existing if other != name and other.replace(".", "_") == alike]
+
+
+def spread(
+    partitions: int, replication_factor: int, brokers: Sequence[int], first: int = 0
+) -> list[list[int]]:
+    """Round-robin leaders and followers; never two replicas on one broker."""
+    if partitions <= 0:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"a topic needs at least one partition, {partitions} were asked for",
+        )
+    if replication_factor <= 0 or replication_factor > len(brokers):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} with {len(brokers)} broker"
+            f"{'' if len(brokers) == 1 else 's'}: use 1 to {len(brokers)}",
+        )
+    n = len(brokers)
+    return [
+        [brokers[(partition + first + replica) % n] for replica in range(replication_factor)]
+        for partition in range(partitions)
+    ]
+
+
+def check_assignment(assignment: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
+    """Is a manual assignment possible?"""
+    problem = ""
+    for replicas in assignment:
+        if not replicas:
+            problem = "a partition has no replica"
+        elif len(set(replicas)) != len(replicas):
+            problem = f"{list(replicas)} names a broker twice"
+        elif len(replicas) != len(assignment[0]):
+            problem = "partitions differ in their number of replicas"
+        elif unknown := [b for b in replicas if b not in brokers]:
+            problem = f"there is no broker {unknown[0]}"
+        if problem:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replica assignment: {problem}")

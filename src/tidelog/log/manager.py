@@ -1,0 +1,268 @@
+"""All the logs of one broker: directories, locks, checkpoints, and how they are closed.
+
+A data directory holds one folder per partition (``topic-0``) and beside them
+
+    .lock                 held while a broker runs; contains its process id
+    meta.properties       which broker and which cluster the data belongs to
+    .kafka_cleanshutdown  left by a clean stop, removed at start
+    *-checkpoint          see checkpoints.py
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.errors import SettingError
+from tidelog.log import checkpoints
+from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
+from tidelog.log.files import remove, write_atomically
+from tidelog.log.log import Log
+from tidelog.log.opening import open_log
+from tidelog.settings import LogConfig, read_properties
+from tidelog.wire.uuids import parse_uuid, uuid_text
+
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_CLEAN = ".kafka_cleanshutdown"
+_META = "meta.properties"
+_TOPIC_ID = "partition.metadata"
+
+log = logging.getLogger(__name__)
+
+
+class DirectoryInUse(Exception):
+    """Another broker works on this directory."""
+
+
+class WrongCluster(Exception):
+    """The data belongs to another cluster or broker."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """One partition as found on disk."""
+
+    log: Log
+    topic_id: bytes | None
+
+
+class LogManager:
+    """See the module.  ``open`` first, then ``load``; ``close`` at the end."""
+
+    def __init__(self, directories: list[str], clock: Clock) -> None:
+        self.directories = [os.path.abspath(directory) for directory in directories]
+        self.clock = clock
+        self.logs: dict[TopicPartition, Log] = {}
+        self._locks: list[int] = []
+        self._clean: dict[str, bool] = {}
+
+    # -- directories ------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the directories: create, lock, and see whether the last stop was clean."""
+        for directory in self.directories:
+            try:
+                os.makedirs(directory, exist_ok=True)
+                self._locks.append(_lock(directory))
+            except OSError as error:
+                raise SettingError(
+                    f"log.dirs: {directory} cannot be used: {error.strerror}"
+                ) from error
+        for directory in self.directories:
+            mark = os.path.join(directory, _CLEAN)
+            self._clean[directory] = os.path.exists(mark) or _is_empty(directory)
+            remove(mark)
+
+    def _identities(self) -> dict[str, dict[str, str]]:
+        known: dict[str, dict[str, str]] = {}
+        for directory in self.directories:
+            try:
+                with open(os.path.join(directory, _META), encoding="utf-8") as file:
+                    known[directory] = read_properties(file.read())
+            except FileNotFoundError:
+                continue
+        return known
+
+    def cluster_id(self) -> str | None:
+        """The cluster that the data on disk belongs to, if it says so."""
+        ids = (meta.get("cluster.id") for meta in self._identities().values())
+        return next((found for found in ids if found), None)
+
+    def identify(self, broker_id: int, cluster_id: str) -> None:
+        """Check meta.properties, and write it where it is missing."""
+        known = self._identities()
+        for directory, meta in known.items():
+            found = meta.get("cluster.id", cluster_id)
+            if found != cluster_id:
+                raise WrongCluster(
+                    f"{directory} belongs to cluster {found}, this broker to {cluster_id}: "
+                    "choose another directory, or the data of this cluster"
+                )
+            found = meta.get("broker.id", meta.get("node.id", str(broker_id)))
+            if found != str(broker_id):
+                raise WrongCluster(
+                    f"{directory} belongs to broker {found}, this is broker {broker_id}: "
+                    f"start it with --set broker.id={found}, or choose another directory"
+                )
+        for directory in self.directories:
+            if directory not in known:
+                text = f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n"
+                write_atomically(os.path.join(directory, _META), text.encode())
+
+    # -- logs -------------------------------------------------------------------
+
+    def load(
+        self, config_of: Callable[[str], LogConfig], progress: Callable[[int, int], None]
+    ) -> dict[TopicPartition, Opened]:
+        """Open every log.  ``progress(done, all)`` is called after each."""
+        found: list[tuple[TopicPartition, str]] = []
+        for directory in self.directories:
+            for name in sorted(os.listdir(directory)):
+                path = os.path.join(directory, name)
+                if not os.path.isdir(path):
+                    continue
+                if name.endswith("-delete"):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif match := _PARTITION.fullmatch(name):
+                    found.append(((match[1], int(match[2])), directory))
+                else:
+                    log.warning("%s is not a partition; it is left alone", path)
+        points: dict[tuple[str, str], dict[TopicPartition, int]] = {
+            (directory, name): read_checkpoint(directory, name)
+            for directory in self.directories
+            for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START)
+        }
+        result: dict[TopicPartition, Opened] = {}
+        now_ms = self.clock.now_ms()
+        for done, (key, directory) in enumerate(found, 1):
+            path = os.path.join(directory, f"{key[0]}-{key[1]}")
+            if key in result:
+                raise SettingError(f"log.dirs: {key[0]}-{key[1]} is in two directories; remove one")
+            opened = open_log(
+                path,
+                config_of(key[0]),
+                now_ms,
+                clean=self._clean[directory],
+                recovery_point=points[directory, checkpoints.RECOVERY_POINT].get(key, 0),
+                log_start_offset=points[directory, checkpoints.LOG_START].get(key),
+            )
+            self.logs[key] = opened
+            result[key] = Opened(opened, _read_topic_id(path))
+            progress(done, len(found))
+        return result
+
+    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """A new, empty log, in the directory that has the fewest."""
+        load = dict.fromkeys(self.directories, 0)
+        for existing in self.logs.values():
+            load[os.path.dirname(existing.directory)] += 1
+        directory = os.path.join(min(load, key=lambda d: load[d]), f"{topic}-{partition}")
+        created = open_log(directory, config, self.clock.now_ms())
+        text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
+        write_atomically(os.path.join(directory, _TOPIC_ID), text.encode())
+        self.logs[topic, partition] = created
+        return created
+
+    def delete(self, topic: str, partition: int) -> str | None:
+        """Rename the log away; returns the directory to remove (it may be large)."""
+        doomed = self.logs.pop((topic, partition), None)
+        if doomed is None:
+            return None
+        suffix = f"-{partition}.{uuid.uuid4().hex}-delete"
+        name = topic[: 255 - len(suffix)] + suffix
+        path = os.path.join(os.path.dirname(doomed.directory), name)
+        os.rename(doomed.directory, path)
+        return path
+
+    # -- checkpoints and closing ------------------------------------------------
+
+    def write_checkpoints(self) -> None:
+        """Write down recovery points, high watermarks and log starts."""
+        for directory in self.directories:
+            mine = {
+                key: existing
+                for key, existing in self.logs.items()
+                if os.path.dirname(existing.directory) == directory
+            }
+            write_checkpoint(
+                directory,
+                checkpoints.RECOVERY_POINT,
+                {key: existing.recovery_point for key, existing in mine.items()},
+            )
+            write_checkpoint(
+                directory,
+                checkpoints.HIGH_WATERMARK,
+                {key: existing.high_watermark for key, existing in mine.items()},
+            )
+            self._write_log_starts(directory, mine)
+
+    def _write_log_starts(self, directory: str, logs: dict[TopicPartition, Log]) -> None:
+        starts = {
+            key: existing.log_start_offset
+            for key, existing in logs.items()
+            if existing.log_start_offset > existing.segments[0].base_offset
+        }
+        write_checkpoint(directory, checkpoints.LOG_START, starts)
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Flush everything and mark the directories clean, as far as the disk allows."""
+        dirty: set[str] = set()
+        for existing in self.logs.values():
+            try:
+                existing.close()
+            except OSError as error:
+                log.error("%s: not flushed at stop: %s", existing.directory, error)
+                dirty.add(os.path.dirname(existing.directory))
+        try:
+            self.write_checkpoints()
+        except OSError as error:
+            log.error("checkpoints not written at stop: %s", error)
+            dirty.update(self.directories)
+        mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+        for directory in self.directories:
+            if directory not in dirty:
+                write_atomically(os.path.join(directory, _CLEAN), mark)
+        self.release()
+
+    def release(self) -> None:
+        """Give the directories back without marking them clean."""
+        self.logs.clear()
+        for fd in self._locks:
+            os.close(fd)
+        self._locks.clear()
+
+
+def _lock(directory: str) -> int:
+    fd = os.open(os.path.join(directory, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise DirectoryInUse(
+            f"{directory} is in use by the broker with process id {owner}: "
+            "stop it first, or give this one another directory"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd
+
+
+def _is_empty(directory: str) -> bool:
+    return not any(_PARTITION.fullmatch(name) for name in os.listdir(directory))
+
+
+def _read_topic_id(path: str) -> bytes | None:
+    try:
+        with open(os.path.join(path, _TOPIC_ID), encoding="utf-8") as file:
+            return parse_uuid(read_properties(file.read())["topic_id"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,274 @@
+"""The table of settings, in the six groups of Kafka's own ``server.properties``.
+
+Kafka's names, types, defaults and meanings.  ``topic`` is the name under which a topic
+may override the setting; ``dynamic`` ones may be changed while the broker runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.errors import SettingError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value: how to read it, and Kafka's number for it in DescribeConfigs."""
+
+    name: str
+    code: int
+    parse: Callable[[str], Any]
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("it must be true or false")
+
+
+def _parse_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("it must be a whole number") from None
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("it must be a number") from None
+
+
+def _parse_list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+BOOL = Kind("boolean", 1, _parse_bool)
+STRING = Kind("string", 2, str)
+INT = Kind("int", 3, _parse_int)
+LONG = Kind("long", 5, _parse_int)
+DOUBLE = Kind("double", 6, _parse_float)
+LIST = Kind("list", 7, _parse_list)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.  ``topic`` is its name as a topic's own override, if it has one."""
+
+    name: str
+    kind: Kind
+    default: Any
+    doc: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    topic: str = ""
+    dynamic: bool = False  # may be changed while the broker runs
+
+    def parse(self, value: Any) -> Any:
+        """The value in its type, or a SettingError that names the setting."""
+        if value is None:
+            return None
+        try:
+            parsed = self.kind.parse(text_of(value).strip())
+        except ValueError as error:
+            raise SettingError(f"{self.name}={text_of(value)}: {error}") from None
+        if self.kind in (INT, LONG, DOUBLE):
+            least = self.least
+            most = (
+                self.most if self.most is not None else (INT_MAX if self.kind is INT else LONG_MAX)
+            )
+            if (least is not None and parsed < least) or parsed > most:
+                low = f"{least}" if least is not None else "the type's minimum"
+                raise SettingError(f"{self.name}={parsed}: it must be between {low} and {most}")
+        if self.choices:
+            given = parsed if isinstance(parsed, list) else [parsed]
+            wrong = [item for item in given if item not in self.choices]
+            if wrong or not given:
+                shown = ", ".join(self.choices)
+                raise SettingError(f"{self.name}={text_of(value)}: it must be one of {shown}")
+        return parsed
+
+
+def text_of(value: Any) -> str:
+    """A value as a properties file would hold it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+# fmt: off
+_NO_EFFECT = "Accepted for Kafka's sake; it has no effect here: "
+
+BASICS = [
+    Setting("broker.id", INT, 0, least=0,
+            doc="The number of this broker in its cluster."),
+    Setting("broker.rack", STRING, None,
+            doc="The rack (or zone) of this broker."),
+    Setting("auto.create.topics.enable", BOOL, True,
+            doc="Create a topic when a client first asks for it."),
+    Setting("delete.topic.enable", BOOL, True,
+            doc="Allow topics to be deleted."),
+    Setting("default.replication.factor", INT, 1, least=1,
+            doc="Replicas of an auto-created topic."),
+    Setting("num.partitions", INT, 1, least=1,
+            doc="Partitions of a topic that does not say how many."),
+    Setting("min.insync.replicas", INT, 1, least=1, topic="min.insync.replicas", dynamic=True,
+            doc="With acks=all, how many replicas must have a record."),
+    Setting("unclean.leader.election.enable", BOOL, False,
+            topic="unclean.leader.election.enable", dynamic=True,
+            doc="Let a replica that lags behind become leader."),
+]
+
+SOCKET = [
+    Setting("listeners", LIST, ["PLAINTEXT://:9092"],
+            doc="Where to listen: PLAINTEXT://host:port; an empty host is every interface."),
+    Setting("advertised.listeners", LIST, None,
+            doc="The address to tell clients; without it, the one they used to reach us."),
+    Setting("socket.send.buffer.bytes", INT, 102400, least=-1,
+            doc="SO_SNDBUF; -1 leaves it to the system."),
+    Setting("socket.receive.buffer.bytes", INT, 102400, least=-1,
+            doc="SO_RCVBUF; -1 leaves it to the system."),
+    Setting("socket.request.max.bytes", INT, 104857600, least=1,
+            doc="The largest request."),
+    Setting("socket.listen.backlog.size", INT, 50, least=1,
+            doc="Connections that wait to be accepted."),
+    Setting("connections.max.idle.ms", LONG, 600000, least=-1,
+            doc="Close connections idle for so long."),
+    Setting("max.connections", INT, INT_MAX, least=0,
+            doc="The most connections at a time."),
+    Setting("fetch.max.bytes", INT, 57671680, least=1024,
+            doc="The most bytes of one fetch response."),
+    Setting("max.incremental.fetch.session.cache.slots", INT, 1000, least=0,
+            doc="Incremental fetch sessions to remember."),
+    Setting("fetch.transfer", STRING, "auto", choices=("auto", "sendfile", "mmap"),
+            doc="How records leave: sendfile, mmap, or auto (mmap on this machine, else "
+                "sendfile)."),
+    Setting("num.network.threads", INT, 3, least=1,
+            doc=_NO_EFFECT + "one loop serves all."),
+    Setting("num.io.threads", INT, 8, least=1,
+            doc=_NO_EFFECT + "one loop serves all."),
+    Setting("queued.max.requests", INT, 500, least=1,
+            doc=_NO_EFFECT + "requests are not queued."),
+]
+
+LOG = [
+    Setting("log.dirs", LIST, ["tidelog-data"],
+            doc="Where the logs are kept."),
+    Setting("log.segment.bytes", INT, 1073741824, least=14, topic="segment.bytes", dynamic=True,
+            doc="The size at which a segment is closed."),
+    Setting("log.roll.ms", LONG, None, least=1, topic="segment.ms", dynamic=True,
+            doc="The age at which a segment is closed."),
+    Setting("log.roll.hours", INT, 168, least=1,
+            doc="The same in hours, if log.roll.ms is not set."),
+    Setting("log.roll.jitter.ms", LONG, None, least=0, topic="segment.jitter.ms", dynamic=True,
+            doc="Spreads closing by up to this much."),
+    Setting("log.roll.jitter.hours", INT, 0, least=0,
+            doc="The same in hours."),
+    Setting("log.index.interval.bytes", INT, 4096, least=0, topic="index.interval.bytes",
+            dynamic=True,
+            doc="Bytes between two index entries."),
+    Setting("log.index.size.max.bytes", INT, 10485760, least=4, topic="segment.index.bytes",
+            dynamic=True,
+            doc="The largest index of a segment."),
+    Setting("log.segment.delete.delay.ms", LONG, 60000, least=0, topic="file.delete.delay.ms",
+            dynamic=True,
+            doc="How long a deleted segment stays on disk as .deleted."),
+    Setting("log.preallocate", BOOL, False, topic="preallocate",
+            doc=_NO_EFFECT + "segments grow as they are written."),
+    Setting("num.recovery.threads.per.data.dir", INT, 1, least=1,
+            doc=_NO_EFFECT + "recovery uses one thread."),
+    Setting("message.max.bytes", INT, 1048588, least=0, topic="max.message.bytes", dynamic=True,
+            doc="The largest batch."),
+    Setting("compression.type", STRING, "producer",
+            choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+            topic="compression.type", dynamic=True,
+            doc="Recompress batches with this codec; producer keeps what the producer chose."),
+    Setting("log.message.timestamp.type", STRING, "CreateTime",
+            choices=("CreateTime", "LogAppendTime"), topic="message.timestamp.type",
+            dynamic=True,
+            doc="Whose clock stamps records: the producer's or, at append, the broker's."),
+    Setting("log.message.timestamp.before.max.ms", LONG, LONG_MAX, least=0,
+            topic="message.timestamp.before.max.ms", dynamic=True,
+            doc="How far in the past a record's time may be."),
+    Setting("log.message.timestamp.after.max.ms", LONG, 3600000, least=0,
+            topic="message.timestamp.after.max.ms", dynamic=True,
+            doc="How far in the future a record's time may be."),
+    Setting("producer.id.expiration.ms", INT, 86400000, least=1,
+            doc="Forget an idempotent producer after so long without a write."),
+]
+
+FLUSH = [
+    Setting("log.flush.interval.messages", LONG, LONG_MAX, least=1, topic="flush.messages",
+            dynamic=True,
+            doc="Flush a log to disk after so many records."),
+    Setting("log.flush.interval.ms", LONG, None, least=0, topic="flush.ms", dynamic=True,
+            doc="Flush a log to disk when its oldest unflushed record is so old."),
+    Setting("log.flush.scheduler.interval.ms", LONG, LONG_MAX, least=1,
+            doc="How often to flush a log for which no flush interval in ms is set."),
+    Setting("log.flush.offset.checkpoint.interval.ms", INT, 60000, least=1,
+            doc="How often the recovery points and high watermarks are written down."),
+    Setting("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, least=1,
+            doc="How often the log start offsets are written down."),
+    Setting("log.visibility", STRING, "written", choices=("written", "flushed"),
+            topic="visibility", dynamic=True,
+            doc="When consumers see a record: written, or only when flushed to disk (then "
+                "acks=all waits for the disk, and flush.ms is 1000 unless set)."),
+]
+
+RETENTION = [
+    Setting("log.cleanup.policy", LIST, ["delete"], choices=("delete", "compact"),
+            topic="cleanup.policy", dynamic=True,
+            doc="delete: old segments go.  compact: keep them (compaction itself comes later)."),
+    Setting("log.retention.ms", LONG, None, least=-1, topic="retention.ms", dynamic=True,
+            doc="Delete segments older than this; -1 never."),
+    Setting("log.retention.minutes", INT, None, least=-1,
+            doc="The same in minutes."),
+    Setting("log.retention.hours", INT, 168, least=-1,
+            doc="The same in hours."),
+    Setting("log.retention.bytes", LONG, -1, least=-1, topic="retention.bytes", dynamic=True,
+            doc="Delete from the start of a larger log; -1 never."),
+    Setting("log.retention.check.interval.ms", LONG, 300000, least=1,
+            doc="How often to look for segments to delete."),
+    Setting("log.cleaner.delete.retention.ms", LONG, 86400000, least=0,
+            topic="delete.retention.ms", dynamic=True,
+            doc="How long compaction will keep tombstones."),
+    Setting("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, least=0, most=1,
+            topic="min.cleanable.dirty.ratio", dynamic=True,
+            doc="How dirty a log must be for compaction."),
+    Setting("log.cleaner.min.compaction.lag.ms", LONG, 0, least=0, topic="min.compaction.lag.ms",
+            dynamic=True,
+            doc="How long compaction will leave a record alone."),
+    Setting("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, least=1,
+            topic="max.compaction.lag.ms", dynamic=True,
+            doc="How long a record may stay uncompacted."),
+]
+
+COORDINATION = [
+    Setting("zookeeper.connect", STRING, "",
+            doc="Empty: the embedded keeper.  ZooKeeper comes with clusters, in a later release."),
+    Setting("zookeeper.session.timeout.ms", INT, 18000, least=1,
+            doc=_NO_EFFECT + "the embedded keeper has no session."),
+    Setting("zookeeper.connection.timeout.ms", INT, None, least=1,
+            doc=_NO_EFFECT + "the embedded keeper has no connection."),
+]
+# fmt: on
+
+GROUPS = {
+    "Server basics": BASICS,
+    "Socket server": SOCKET,
+    "Log basics": LOG,
+    "Flush policy": FLUSH,
+    "Retention policy": RETENTION,
+    "Coordination": COORDINATION,
+}
+SETTINGS: dict[str, Setting] = {s.name: s for group in GROUPS.values() for s in group}
+TOPIC_SETTINGS: dict[str, Setting] = {s.topic: s for s in SETTINGS.values() if s.topic}
