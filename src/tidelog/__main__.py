@@ -1,0 +1,5 @@
+"""``python -m tidelog`` is ``tidelog``."""
+
+from tidelog.tools.main import main
+
+main()

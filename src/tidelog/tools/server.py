@@ -1,0 +1,28 @@
+"""``tidelog server``: a broker from a properties file."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from tidelog.settings import Settings, read_properties
+from tidelog.tools.serving import pairs, serve
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
+    help="A server.properties file.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Wins over the file.")
+@click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def server(
+    config: pathlib.Path | None, settings: tuple[str, ...], as_json: bool, verbose: bool
+) -> None:
+    """Start a broker from a properties file, as Kafka's own server does."""
+    values = read_properties(config.read_text()) if config else {}
+    values.update(pairs(settings))
+    serve(Settings.of(values), as_json=as_json, verbose=verbose)

@@ -1,0 +1,72 @@
+"""Run a broker in the foreground until a signal stops it; shared by ``up`` and ``server``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+
+import click
+
+from tidelog import __version__
+from tidelog.broker.broker import Broker
+from tidelog.settings import Settings, parse_listener
+
+
+def pairs(settings: tuple[str, ...]) -> dict[str, str]:
+    """``--set key=value`` options as a dict."""
+    values = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{text!r}: write it as name=value", param_hint="--set")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
+    """Start, say where we are, and wait for SIGTERM or Ctrl-C."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    asyncio.run(_serve(settings, as_json))
+
+
+async def _serve(settings: Settings, as_json: bool) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(settings)
+    await broker.start()
+    _announce(broker, as_json)
+    await stop.wait()
+    await broker.stop()
+    if not as_json:
+        click.echo("stopped: everything is on disk")
+
+
+def _announce(broker: Broker, as_json: bool) -> None:
+    host, _ = parse_listener(broker.settings["listeners"][0])
+    address = f"{'localhost' if host in ('', '0.0.0.0', '::') else host}:{broker.port}"
+    directories = broker.settings["log.dirs"]
+    if as_json:
+        facts = {
+            "bootstrap": address,
+            "port": broker.port,
+            "pid": os.getpid(),
+            "broker_id": broker.broker_id,
+            "cluster_id": broker.metadata.cluster_id,
+            "log_dirs": broker.manager.directories,
+        }
+        click.echo(json.dumps(facts))
+        return
+    click.secho(f"tidelog {__version__} is ready on ", nl=False)
+    click.secho(address, bold=True, fg="green")
+    click.echo(f"  data in {', '.join(directories)}, process {os.getpid()}; Ctrl-C stops it")
+    option = "" if broker.port == 9092 else f" -b {address}"
+    click.echo(f"  in another terminal: tidelog produce hello{option}")
