@@ -48,7 +48,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.broker_id: int = self.settings["broker.id"]
         self.metadata = ClusterMetadata()
-        self.metadata_cache: dict[object, bytes] = {}
+        self.answers: dict[object, bytes] = {}  # encoded, good until the cluster changes
         self.fetch_sessions = FetchSessions(
             self.settings["max.incremental.fetch.session.cache.slots"], self.clock
         )
@@ -201,7 +201,7 @@ class Broker:
         if metadata.broker_configs != self.metadata.broker_configs:
             self._apply_broker_configs(metadata)
         self.metadata = metadata
-        self.metadata_cache.clear()
+        self.answers.clear()
         self.replicas.apply(metadata)
 
     def _apply_broker_configs(self, metadata: ClusterMetadata) -> None:

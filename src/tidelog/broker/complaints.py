@@ -11,6 +11,7 @@ import logging
 from tidelog.clock import Clock
 
 _PER_SECOND = 5
+_MAX_KINDS = 200
 
 
 class Complaints:
@@ -23,6 +24,8 @@ class Complaints:
 
     def warn(self, kind: str, message: str) -> None:
         second = int(self._clock.monotonic())
+        if len(self._seen) > _MAX_KINDS:
+            self._seen.clear()
         since, count = self._seen.get(kind, (second, 0))
         if since != second:
             if count > _PER_SECOND:

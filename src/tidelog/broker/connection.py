@@ -121,13 +121,14 @@ class Connection:
 
     def _serve_frames(self) -> None:
         """Serve every whole frame in the buffer, then keep what is left."""
-        view, dispatch = self._view, self.server.dispatch
+        view, dispatch, max_size = self._view, self.server.dispatch, self.server.max_request
         start, end = self._start, self._end
         self._in_frames = True
         try:
             while end - start >= 4 and not (self._blocked or self._writing):
                 size = int.from_bytes(view[start : start + 4], "big", signed=True)
-                if not self.server.accept_size(self, size, view[start:end]):
+                if not 0 < size <= max_size:
+                    self.server.refuse_size(self, size, bytes(view[start : start + 4]))
                     return
                 if end - start - 4 < size:
                     break

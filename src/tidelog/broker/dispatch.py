@@ -17,7 +17,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidelog.broker.connection import Connection, Pending
 from tidelog.wire.compiler import decoder
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CORRELATION = struct.Struct(">ii")  # frame size, correlation id
+_MAX_ANSWERS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -37,11 +40,9 @@ class Client:
 
     connection: Connection
     version: int
-    client_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A request as it came, for the handlers of the hot path."""
 
     connection: Connection
@@ -69,16 +70,23 @@ class Api:
     handler: Handler | None
     raw: RawHandler | None
     summary: str
+    cached: bool  # an answer given at once is good until the cluster changes
 
 
 REGISTRY: dict[int, Api] = {}
 
 
-def api(request: type[Message], versions: tuple[int, int]) -> Callable[[H], H]:
-    """Declare the handler of an API."""
+def api(
+    request: type[Message], versions: tuple[int, int], *, cached: bool = False
+) -> Callable[[H], H]:
+    """Declare the handler of an API.
+
+    ``cached``: an answer given at once (not as a coroutine) depends only on the request, on
+    the cluster's metadata and on the address that the client used; it is kept as bytes.
+    """
 
     def register(handler: H) -> H:
-        _add(request, versions, versions[0], handler, None, inspect.getdoc(handler) or "")
+        _add(request, versions, versions[0], handler=handler, cached=cached)
         return handler
 
     return register
@@ -91,7 +99,7 @@ def raw_api(
 
     def register(handler: R) -> R:
         lowest = versions[0] if announce_from is None else announce_from
-        _add(request, versions, lowest, None, handler, inspect.getdoc(handler) or "")
+        _add(request, versions, lowest, raw=handler)
         return handler
 
     return register
@@ -101,15 +109,16 @@ def _add(
     request: type[Message],
     versions: tuple[int, int],
     announce_from: int,
-    handler: Handler | None,
-    raw: RawHandler | None,
-    doc: str,
+    *,
+    handler: Handler | None = None,
+    raw: RawHandler | None = None,
+    cached: bool = False,
 ) -> None:
     key = request.api_key
     assert key not in REGISTRY, f"API {key} is declared twice"
     name = request.__name__.removesuffix("Request")
-    summary = doc.partition("\n")[0]
-    REGISTRY[key] = Api(key, name, versions, announce_from, request, handler, raw, summary)
+    summary = (inspect.getdoc(handler or raw) or "").partition("\n")[0]
+    REGISTRY[key] = Api(key, name, versions, announce_from, request, handler, raw, summary, cached)
 
 
 def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
@@ -137,12 +146,24 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
     assert found.handler is not None
     if start > len(data):
         raise ProtocolError(f"{found.name} v{version} has no complete header")
-    client_id = bytes(data[REQUEST_PREFIX.size : start]).decode("utf-8", "replace")
-    client = Client(connection, version, client_id)
+    cache_key = None
+    if found.cached:
+        address = (connection.local_host, connection.local_port)
+        cache_key = (key, version, address, bytes(data[start:]))
+        known = broker.answers.get(cache_key)
+        if known is not None:
+            connection.reply([_CORRELATION.pack(len(known) + 4, correlation_id), known])
+            return
+    client = Client(connection, version)
     message, _ = decoder(found.request, version)(data, start)
     answer = found.handler(broker, message, client)
     if isinstance(answer, Message):
-        connection.reply([encode_response(answer, version, correlation_id)])
+        encoded = encode_response(answer, version, correlation_id)
+        if cache_key is not None:
+            if len(broker.answers) >= _MAX_ANSWERS:
+                broker.answers.clear()
+            broker.answers[cache_key] = encoded[8:]
+        connection.reply([encoded])
         return
     pending = Pending(connection, blocking=True)
     connection.park(pending)

@@ -64,7 +64,8 @@ class Partition:
 
     def configure(self, config: LogConfig) -> None:
         """Take new settings; what they need on the way in is decided here, not per batch."""
-        self.log.config = config
+        if config != self.log.config:
+            self.log.configure(config)
         self._flushed = config.visibility == "flushed"
         # Batches are looked into, or rewritten, only if a setting asks for it.
         self._rewrites = (

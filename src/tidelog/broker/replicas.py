@@ -18,9 +18,11 @@ from tidelog.broker.complaints import Complaints
 from tidelog.broker.partition import Partition
 from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove
 from tidelog.log.manager import LogManager
 from tidelog.settings import LogConfig
+from tidelog.wire.hot import TopicRef
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.storage_failing: set[str] = set()
+        # Partitions that should be here but could not be made (no room on the disk).
+        self._offline: dict[tuple[str, int], TopicInfo] = {}
         self._config_of = config_of
         self._broker_id = broker_id
         self._clock = clock
@@ -58,26 +62,56 @@ class Replicas:
                     continue
                 key = (topic.name, index)
                 wanted.add(key)
-                config = config or self._config_of(topic)
+                config = config or self._config_of(topic)  # once per topic
                 existing = self.partitions.get(key)
                 if existing is None:
-                    existing = self._open(topic, index, config)
+                    self._open(topic, index)
                 elif existing.log.config != config:
                     existing.configure(config)
-                existing.leader_epoch = info.leader_epoch
-                existing.in_sync = len(info.isr)
+        self._offline = {key: topic for key, topic in self._offline.items() if key in wanted}
         for key in [key for key in self.partitions if key not in wanted]:
             self._drop(key)
 
-    def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition:
-        found = self.manager.logs.get((topic.name, index))
-        if found is None:
-            found = self.manager.create(topic.name, index, topic.topic_id, config)
+    def _open(self, topic: TopicInfo, index: int) -> Partition | None:
+        """Bring a partition up; without room on the disk it stays offline for now."""
+        key = (topic.name, index)
+        config = self._config_of(topic)
+        found = self.manager.logs.get(key)
+        try:
+            if found is None:
+                found = self.manager.create(topic.name, index, topic.topic_id, config)
+        except OSError as error:
+            self._offline[key] = topic
+            self.storage_failed(error.filename or topic.name, error)
+            return None
+        self._offline.pop(key, None)
         partition = Partition(self, topic.name, index, topic.topic_id, found)
         partition.configure(config)
-        self.partitions[topic.name, index] = partition
+        partition.leader_epoch = topic.partitions[index].leader_epoch
+        partition.in_sync = len(topic.partitions[index].isr)
+        self.partitions[key] = partition
         self.by_id[topic.topic_id, index] = partition
         return partition
+
+    def find(self, topic: TopicRef, index: int, metadata: ClusterMetadata) -> Partition:
+        """The partition that a client names, or the error that says why there is none."""
+        if isinstance(topic, bytes):
+            found = self.by_id.get((topic, index))
+            if found is None and topic not in metadata.topic_names:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = metadata.topic_names.get(topic, "")
+        else:
+            found = self.partitions.get((topic, index))
+            name = topic
+        if found is not None:
+            return found
+        waiting = self._offline.get((name, index))
+        if waiting is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = self._open(waiting, index)
+        if found is None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return found
 
     def _drop(self, key: tuple[str, int]) -> None:
         partition = self.partitions.pop(key)

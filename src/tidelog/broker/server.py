@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_DIGITS = re.compile(r"\d+")
 _ACCEPTS_PER_EVENT = 64
 _SHRINK_AFTER_TICKS = 2
 _HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
@@ -34,7 +36,7 @@ class Server:
     def __init__(self, broker: Broker, settings: Settings) -> None:
         self._broker = broker
         self._settings = settings
-        self._max_request: int = settings["socket.request.max.bytes"]
+        self.max_request: int = settings["socket.request.max.bytes"]
         self._max_connections: int = settings["max.connections"]
         self._transfer: str = settings["fetch.transfer"]
         self._complaints = Complaints(log, broker.clock)
@@ -112,11 +114,8 @@ class Server:
             return peer_host != local_host and not peer_host.startswith("127.")
         return self._transfer == "sendfile"
 
-    def accept_size(self, connection: Connection, size: int, data: memoryview) -> bool:
-        """Is this the size of a request?  If not, say why and hang up."""
-        if 0 < size <= self._max_request:
-            return True
-        start = bytes(data[:4])
+    def refuse_size(self, connection: Connection, size: int, start: bytes) -> None:
+        """This is not the size of a request: say what it may be, and hang up."""
         if start[:2] == b"\x16\x03":
             reason = "these are TLS bytes, but the listener is PLAINTEXT: check security.protocol"
         elif start in _HTTP:
@@ -125,14 +124,14 @@ class Server:
         elif size <= 0:
             reason = f"a request cannot have {size} bytes"
         else:
-            limit = f"socket.request.max.bytes={self._max_request}"
+            limit = f"socket.request.max.bytes={self.max_request}"
             reason = f"a request of {size} bytes is over {limit}"
         self.refuse(connection, reason)
-        return False
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """Bad input: say so in the log and hang up, as Kafka does."""
-        self._complaints.warn("bad request", f"{connection.peer}: {reason}; connection closed")
+        kind = _DIGITS.sub("#", reason)  # "99 bytes" and "100 bytes" are the same complaint
+        self._complaints.warn(kind, f"{connection.peer}: {reason}; connection closed")
         connection.close("bad request")
 
     def forget(self, connection: Connection, reason: str) -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log import recovery, retention
 from tidelog.log.files import remove, sync_directory
+from tidelog.log.index import TimeIndex
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import (
     ProducerState,
@@ -70,10 +71,16 @@ class Log:
         self.segments: tuple[Segment, ...] = tuple(segments)
         self._bases = tuple(segment.base_offset for segment in segments)
         self.active = segments[-1]
-        self._roll_jitter = (
-            random.randrange(self.config.segment_jitter_ms) if self.config.segment_jitter_ms else 0
-        )
         self._recent.clear()
+        self.configure(self.config)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take new settings; what each append compares with is worked out here."""
+        self.config = config
+        self._max_entries = config.segment_index_bytes // TimeIndex.entry.size
+        oldest = self.active.oldest_ms()
+        start = oldest if oldest is not None and oldest >= 0 else self.active.created_ms
+        self._roll_after = start + self._segment_ms()
 
     # -- writing ----------------------------------------------------------------
 
@@ -93,14 +100,23 @@ class Log:
         size = len(batch)
         base_offset = self.end_offset
         last_offset = base_offset + delta
-        if self._must_roll(size, last_offset, header.max_timestamp, now_ms):
-            self.roll(now_ms)
-        place(batch, base_offset, leader_epoch)
+        timestamp = header.max_timestamp
         active = self.active
+        if active.size == 0:
+            # The age of a segment counts from its first batch.
+            self._roll_after = self._oldest(timestamp, now_ms) + self._segment_ms()
+        elif (
+            active.size + size > self.config.segment_bytes
+            or (timestamp if timestamp >= 0 else now_ms) > self._roll_after
+            or last_offset - active.base_offset > 0x7FFFFFFF
+            or active.index_entries >= self._max_entries
+        ):
+            self.roll(now_ms)
+            self._roll_after = self._oldest(timestamp, now_ms) + self._segment_ms()
+            active = self.active
+        place(batch, base_offset, leader_epoch)
         position = active.size
-        active.append(
-            memoryview(batch), last_offset, header.max_timestamp, self.config.index_interval_bytes
-        )
+        active.append(batch, last_offset, timestamp, self.config.index_interval_bytes)
         self.end_offset = last_offset + 1
         if producer_id >= 0:
             self.producers.update(header, base_offset)
@@ -119,23 +135,12 @@ class Log:
         if self.epochs.assign(epoch, start_offset):
             self.epochs.save(self.directory)
 
-    def _must_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
-        active, config = self.active, self.config
-        if active.size == 0:
-            return False
-        if active.size + size > config.segment_bytes:
-            return True
-        if last_offset - active.base_offset > 0x7FFFFFFF:
-            return True
-        if active.index_full(config.segment_index_bytes):
-            return True
-        oldest = active.oldest_ms()
-        age = (
-            timestamp - oldest
-            if oldest is not None and oldest >= 0 and timestamp >= 0
-            else (now_ms - active.created_ms)
-        )
-        return age > config.segment_ms - self._roll_jitter
+    def _oldest(self, timestamp: int, now_ms: int) -> int:
+        return timestamp if timestamp >= 0 else now_ms
+
+    def _segment_ms(self) -> int:
+        jitter = self.config.segment_jitter_ms
+        return self.config.segment_ms - (random.randrange(jitter) if jitter else 0)
 
     def roll(self, now_ms: int) -> None:
         """Close the active segment and start a new one at the log end."""

@@ -53,6 +53,8 @@ def open_log(
     active.created_ms = active.created_ms or os.stat(active.path).st_mtime_ns // 1_000_000
     active.offset_index.make_writable()
     active.time_index.make_writable()
+    active.index_entries = len(active.offset_index)
+    result.configure(config)
     start = max(log_start_offset or 0, segments[0].base_offset)
     result.log_start_offset = min(start, result.end_offset)
     result.high_watermark = max(result.log_start_offset, 0)

@@ -78,6 +78,7 @@ class Segment:
         self.first_timestamp: int | None = None
         self.created_ms = 0
         self._bytes_since_entry = 0
+        self.index_entries = 0  # of the active segment; a full index rolls it
 
     @property
     def file(self) -> LogFile:
@@ -89,7 +90,11 @@ class Segment:
     # -- writing ----------------------------------------------------------------
 
     def append(
-        self, batch: memoryview | bytes, last_offset: int, max_timestamp: int, interval: int
+        self,
+        batch: memoryview | bytes | bytearray,
+        last_offset: int,
+        max_timestamp: int,
+        interval: int,
     ) -> None:
         """Write one placed batch.  An error leaves the segment as it was."""
         size, position = len(batch), self.size
@@ -107,13 +112,14 @@ class Segment:
         self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int
     ) -> None:
         """Index a batch that is in the file (just written, or found by recovery)."""
-        newest = self.max_timestamp
+        newest = self._max_timestamp or self.max_timestamp
         if max_timestamp > newest[0]:
             self._max_timestamp = newest = (max_timestamp, last_offset)
         if self._bytes_since_entry > interval:
             self.offset_index.add(last_offset, position)
             self.time_index.add(*newest)
             self._bytes_since_entry = 0
+            self.index_entries += 1
         if self.first_timestamp is None:
             self.first_timestamp = max_timestamp
         self._bytes_since_entry += size
@@ -147,12 +153,6 @@ class Segment:
     def flush_indexes(self) -> None:
         self.offset_index.flush()
         self.time_index.flush()
-
-    def index_full(self, limit: int) -> bool:
-        return (
-            len(self.offset_index) >= limit // OffsetIndex.entry.size
-            or len(self.time_index) >= limit // TimeIndex.entry.size
-        )
 
     # -- reading ----------------------------------------------------------------
 

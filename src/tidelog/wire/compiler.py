@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tidelog.wire.primitives import Buffer, ProtocolError, read_uvarint, uvarint
+from tidelog.wire.primitives import MAX_TAGS, Buffer, ProtocolError, read_uvarint, uvarint
 from tidelog.wire.schema import (
     BYTES,
     RECORDS,
@@ -303,6 +303,8 @@ class _Writer:
         left, tag, tag_end = self.fresh("left"), self.fresh("tag"), self.fresh("tag_end")
         self.line(depth, f"{left} = buf[pos]; pos += 1")
         self.line(depth, f"if {left} > 127: {left}, pos = read_uvarint(buf, pos - 1)")
+        self.line(depth, f"if {left} > {MAX_TAGS}:")
+        self.line(depth + 1, "raise ProtocolError(f'{WHAT}: too many tagged fields')")
         self.line(depth, f"while {left}:")
         depth += 1
         self.line(depth, f"{left} -= 1")

@@ -56,7 +56,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return bytes(cramjam.zstd.compress(data, level=3))
     if codec is Codec.LZ4:
         compressor = cramjam.lz4.Compressor(block_linked=False)
-        compressor.compress(data)
+        compressor.compress(bytes(data))  # it refuses anything but bytes
         return bytes(compressor.finish())
     out = bytearray(_XERIAL_HEADER)
     view = memoryview(data)

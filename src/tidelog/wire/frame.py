@@ -12,7 +12,7 @@ import struct
 from typing import TypeVar
 
 from tidelog.wire.compiler import decoder, encoder
-from tidelog.wire.primitives import Buffer, ProtocolError, read_uvarint
+from tidelog.wire.primitives import MAX_TAGS, Buffer, ProtocolError, read_uvarint
 from tidelog.wire.schema import Message
 
 API_VERSIONS_KEY = 18
@@ -28,6 +28,8 @@ def skip_tags(buf: Buffer, pos: int) -> int:
     if buf[pos] == 0:
         return pos + 1
     count, pos = read_uvarint(buf, pos)
+    if count > MAX_TAGS:
+        raise ProtocolError("a tag section has too many fields")
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)

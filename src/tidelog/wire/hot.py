@@ -9,9 +9,10 @@ to the compiled messages, byte for byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from tidelog.wire.frame import skip_tags
 from tidelog.wire.primitives import ProtocolError, read_uvarint, uvarint
 
 _I16 = struct.Struct(">h").unpack_from
@@ -81,10 +82,26 @@ def _decode_produce_plain(
     return transactional_id, acks, timeout_ms, topics
 
 
+_ONE_TOPIC = struct.Struct(">bhibB").unpack_from  # no transaction, acks, timeout, 1 topic, name
+_ONE_PARTITION = struct.Struct(">bi").unpack_from
+
+
 def _decode_produce_flexible(
     buf: memoryview, pos: int, version: int
 ) -> tuple[str | None, int, int, ProduceRows]:
     end = len(buf)
+    if version < 13:
+        # What nearly every small request is: one topic, one partition.  Straight through.
+        transactional, acks, timeout_ms, topic_count, n = _ONE_TOPIC(buf, pos)
+        if transactional == 0 and topic_count == 2 and 1 < n < 128:
+            at = pos + 8 + n
+            partition_count, index = _ONE_PARTITION(buf, at)
+            if partition_count == 2:
+                size, start = read_uvarint(buf, at + 5)
+                stop = start + size - 1
+                if size > 0 and stop + 3 == end and not any(buf[stop:]):
+                    name = str(buf[pos + 9 : at], "utf-8")
+                    return None, acks, timeout_ms, [(name, [(index, buf[start:stop])])]
     n, pos = _length(buf, pos)
     transactional_id = None
     if n >= 0:
@@ -118,8 +135,8 @@ def _decode_produce_flexible(
                     raise ProtocolError("ProduceRequest: records are longer than the request")
                 partitions.append((index, buf[pos : pos + n]))
                 pos += n
-            pos = _skip_tags(buf, pos)
-        pos = _skip_tags(buf, pos)
+            pos = skip_tags(buf, pos)
+        pos = skip_tags(buf, pos)
         topics.append((topic, partitions))
     return transactional_id, acks, timeout_ms, topics
 
@@ -135,17 +152,31 @@ class Produced(NamedTuple):
     message: str | None = None
 
 
+# One topic, one partition, no error message: two packs around the name.
+_ONE_PRODUCED = struct.Struct(">iibbB").pack
+_ONE_PRODUCED_TAIL = struct.Struct(">bihqqqbbbbib").pack
+
 _PRODUCED_V0 = struct.Struct(">ihq").pack
 _PRODUCED_V2 = struct.Struct(">ihqq").pack
 _PRODUCED_V5 = struct.Struct(">ihqqq").pack
 
 
 def encode_produce_response(
-    version: int, correlation_id: int, topics: Iterable[tuple[TopicRef, Sequence[Produced]]]
-) -> bytearray:
+    version: int, correlation_id: int, topics: Sequence[tuple[TopicRef, Sequence[Produced]]]
+) -> bytearray | bytes:
     """A whole ProduceResponse frame."""
-    topics = list(topics)
     flexible = version >= 9
+    if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
+        topic, ((index, error, base_offset, append_time, log_start, message),) = topics[0]
+        if message is None and type(topic) is str and len(topic) < 40:
+            name = topic.encode()
+            return (
+                _ONE_PRODUCED(len(name) + 47, correlation_id, 0, 2, len(name) + 1)
+                + name
+                + _ONE_PRODUCED_TAIL(
+                    2, index, error, base_offset, append_time, log_start, 1, 0, 0, 0, 0, 0
+                )
+            )
     out = bytearray(8)
     if flexible:
         out.append(0)
@@ -264,7 +295,7 @@ def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
             pos += row_size
             if version >= 12:
                 partition, epoch, offset, last_epoch, _, max_bytes = values
-                pos = _skip_tags(buf, pos)
+                pos = skip_tags(buf, pos)
             elif version >= 9:
                 partition, epoch, offset, _, max_bytes = values
                 last_epoch = -1
@@ -273,7 +304,7 @@ def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
                 epoch = last_epoch = -1
             rows.append(FetchRow(topic, partition, epoch, offset, last_epoch, max_bytes))
         if flexible:
-            pos = _skip_tags(buf, pos)
+            pos = skip_tags(buf, pos)
 
     forgotten: list[tuple[TopicRef, int]] = []
     rack = ""
@@ -286,7 +317,7 @@ def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
                 forgotten.append((topic, _I32(buf, pos)[0]))
                 pos += 4
             if flexible:
-                pos = _skip_tags(buf, pos)
+                pos = skip_tags(buf, pos)
     if version >= 11:
         rack, pos = _read_string(buf, pos, flexible)
     if flexible:
@@ -437,19 +468,6 @@ def _read_topic(buf: memoryview, pos: int, version: int) -> tuple[TopicRef, int]
     if len(buf) - pos < 16:
         raise ProtocolError("a topic id is cut short")
     return bytes(buf[pos : pos + 16]), pos + 16
-
-
-def _skip_tags(buf: memoryview, pos: int) -> int:
-    if buf[pos] == 0:
-        return pos + 1
-    count, pos = read_uvarint(buf, pos)
-    for _ in range(count):
-        _, pos = read_uvarint(buf, pos)
-        size, pos = read_uvarint(buf, pos)
-        pos += size
-        if pos > len(buf):
-            raise ProtocolError("a tagged field is longer than the request")
-    return pos
 
 
 def _write_count(out: bytearray, n: int, flexible: bool) -> None:

@@ -11,6 +11,10 @@ from tidelog.errors import ApiError, ErrorCode
 Buffer = bytes | bytearray | memoryview
 
 
+# No message has more than a handful; a client that sends a million only wants our time.
+MAX_TAGS = 1000
+
+
 class ProtocolError(ApiError):
     """The bytes are not a valid message of the announced API and version."""
 

@@ -109,40 +109,69 @@ def _seal(header: BatchHeader, body: bytes) -> bytes:
 
 
 def decode_batch(batch: Buffer) -> Iterator[Record]:
-    """The records of one whole batch, in order."""
+    """The records of one whole batch, in order.
+
+    Nearly every number inside a record fits into one byte, so that case is written out:
+    a third of the time of a call for each.
+    """
     header = batches.read_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
-    data = memoryview(decompress(codec_of(header.attributes), body))
+    data = bytes(decompress(codec_of(header.attributes), body))
     append_time = header.attributes & batches.LOG_APPEND_TIME
-    pos = 0
-    for _ in range(header.record_count):
-        length, pos = read_varint(data, pos)
-        end = pos + length
-        if length < 0 or end > len(data):
-            raise ProtocolError("a record is longer than its batch")
-        timestamp_delta, pos = read_varint(data, pos + 1)
-        offset_delta, pos = read_varint(data, pos)
-        key, pos = _decode_bytes(data, pos)
-        value, pos = _decode_bytes(data, pos)
-        count, pos = read_varint(data, pos)
-        headers = []
-        for _ in range(count):
-            name, pos = _decode_bytes(data, pos)
-            content, pos = _decode_bytes(data, pos)
-            headers.append(((name or b"").decode("utf-8", "replace"), content))
-        if pos != end:
-            raise ProtocolError("a record does not end where its length says")
-        timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
-        yield Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+    timestamp, size, pos = header.max_timestamp, len(data), 0
+    try:
+        for _ in range(header.record_count):
+            length, pos = read_varint(data, pos)
+            end = pos + length
+            if length < 0 or end > size:
+                raise ProtocolError("a record is longer than its batch")
+            delta, pos = read_varint(data, pos + 1)
+            if not append_time:
+                timestamp = header.base_timestamp + delta
+            offset_delta, pos = read_varint(data, pos)
+            byte = data[pos]
+            if byte < 0x80 and not byte & 1:
+                start = pos + 1
+                pos = start + (byte >> 1)
+                key: bytes | None = data[start:pos]
+            else:
+                key, pos = _decode_bytes(data, pos)
+            byte = data[pos]
+            if byte < 0x80 and not byte & 1:
+                start = pos + 1
+                pos = start + (byte >> 1)
+                value: bytes | None = data[start:pos]
+            else:
+                value, pos = _decode_bytes(data, pos)
+            headers: Headers = ()
+            if data[pos]:
+                headers, pos = _decode_headers(data, pos)
+            else:
+                pos += 1
+            if pos != end:
+                raise ProtocolError("a record does not end where its length says")
+            yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+    except IndexError as error:
+        raise ProtocolError("a record runs past the end of its batch") from error
 
 
-def _decode_bytes(data: memoryview, pos: int) -> tuple[bytes | None, int]:
+def _decode_headers(data: bytes, pos: int) -> tuple[Headers, int]:
+    count, pos = read_varint(data, pos)
+    headers = []
+    for _ in range(count):
+        name, pos = _decode_bytes(data, pos)
+        content, pos = _decode_bytes(data, pos)
+        headers.append(((name or b"").decode("utf-8", "replace"), content))
+    return tuple(headers), pos
+
+
+def _decode_bytes(data: bytes, pos: int) -> tuple[bytes | None, int]:
     length, pos = read_varint(data, pos)
     if length < 0:
         return None, pos
     if length > len(data) - pos:
         raise ProtocolError("a field is longer than its record")
-    return bytes(data[pos : pos + length]), pos + length
+    return data[pos : pos + length], pos + length
 
 
 def recompress(batch: Buffer, codec: Codec) -> bytes:

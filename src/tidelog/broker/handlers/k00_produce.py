@@ -83,18 +83,8 @@ def _append(
     waiting: list[tuple[Partition, int]],
 ) -> Produced:
     """Append to one partition; what must be waited for is added to ``waiting``."""
-    replicas = broker.replicas
-    if type(topic) is bytes:
-        partition = replicas.by_id.get((topic, index))
-    else:
-        partition = replicas.partitions.get((topic, index))  # type: ignore[arg-type]
-    if partition is None:
-        named_by_id = type(topic) is bytes and topic not in broker.metadata.topic_names
-        return Produced(
-            index,
-            ErrorCode.UNKNOWN_TOPIC_ID if named_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        )
     try:
+        partition = broker.replicas.find(topic, index, broker.metadata)
         if records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "there are no records in the request")
         if acks == _ALL and partition.in_sync < partition.log.config.min_insync_replicas:

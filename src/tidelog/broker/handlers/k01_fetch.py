@@ -125,10 +125,11 @@ class _Fetch(Pending):
         topic, index, epoch, offset, last_epoch, max_bytes = row
         partition = self._partitions[i]
         if partition is None or partition.deleted:
-            found = self._find(topic, index)
-            if isinstance(found, int):
-                return Fetched(index, found)
-            self._partitions[i] = partition = found
+            try:
+                partition = self._broker.replicas.find(topic, index, self._broker.metadata)
+            except ApiError as error:
+                return Fetched(index, error.code)
+            self._partitions[i] = partition
         log = partition.log
         aborted: list[tuple[int, int]] | None = [] if committed else None
         try:
@@ -156,17 +157,6 @@ class _Fetch(Pending):
             records,
             aborted,
         )
-
-    def _find(self, topic: TopicRef, index: int) -> Partition | int:
-        """The partition, or the error code that says why there is none."""
-        replicas = self._broker.replicas
-        if type(topic) is bytes:
-            found = replicas.by_id.get((topic, index))
-            if found is None and topic not in self._broker.metadata.topic_names:
-                return ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            found = replicas.partitions.get((topic, index))  # type: ignore[arg-type]
-        return found if found is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _diverging(self, partition: Partition, offset: int, last_epoch: int) -> bytes:
         """Did the reader's log part from ours (KIP-595)?  Then the tag that tells it."""

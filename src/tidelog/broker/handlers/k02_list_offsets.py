@@ -46,10 +46,8 @@ def list_offsets(
 
 def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     index = row.partition_index
-    partition = broker.replicas.partitions.get((topic, index))
     try:
-        if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = broker.replicas.find(topic, index, broker.metadata)
         partition.check_epoch(row.current_leader_epoch)
         timestamp, offset = _find(partition, row.timestamp)
     except ApiError as error:

@@ -11,7 +11,8 @@ allow it, and is there when the answer leaves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
@@ -34,14 +35,46 @@ if TYPE_CHECKING:
 _FIRST_NULL_FOR_ALL = 1
 
 
-@api(MetadataRequest, versions=(0, 13))
-async def metadata(broker: Broker, request: MetadataRequest, client: Client) -> MetadataResponse:
+@api(MetadataRequest, versions=(0, 13), cached=True)
+def metadata(
+    broker: Broker, request: MetadataRequest, client: Client
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Describe brokers, topics and leaders."""
+    known = broker.metadata.topics
     wanted = request.topics
     if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
-        topics = [_describe(topic) for topic in broker.metadata.topics.values()]
-    else:
-        topics = [await _one(broker, row, request.allow_auto_topic_creation) for row in wanted]
+        return _answer(broker, client, [_describe(topic) for topic in known.values()])
+    if request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
+        missing = {row.name for row in wanted if row.name is not None and row.name not in known}
+        if missing:
+            return _create(broker, client, wanted, sorted(missing))
+    return _answer(broker, client, [_look_up(broker, row) for row in wanted])
+
+
+async def _create(
+    broker: Broker, client: Client, wanted: list[MetadataRequestTopic], missing: list[str]
+) -> MetadataResponse:
+    """Make the topics that are not there; what cannot be made is answered with its error."""
+    errors: dict[str | None, ErrorCode] = {}
+    for name in missing:
+        try:
+            await broker.controller.create_topic(name)
+        except ApiError as error:
+            errors[name] = error.code
+        except (KeeperError, OSError):
+            errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+    topics = []
+    for row in wanted:
+        topic = _look_up(broker, row)
+        if topic.error_code and row.name in errors:
+            topic.error_code = errors[row.name]
+        topics.append(topic)
+    return _answer(broker, client, topics)
+
+
+def _answer(
+    broker: Broker, client: Client, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     cluster = broker.metadata
     brokers = []
     for info in cluster.brokers.values():
@@ -57,26 +90,20 @@ async def metadata(broker: Broker, request: MetadataRequest, client: Client) -> 
     )
 
 
-async def _one(broker: Broker, row: MetadataRequestTopic, create: bool) -> MetadataResponseTopic:
+def _look_up(broker: Broker, row: MetadataRequestTopic) -> MetadataResponseTopic:
     if row.name is None or row.topic_id != ZERO_UUID:
         found = broker.metadata.topic_by_id(row.topic_id)
         if found is None:
             return _missing(None, row.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         return _describe(found)
     found = broker.metadata.topics.get(row.name)
-    if found is None:
-        try:
-            check_name(row.name)
-            if not (create and broker.settings["auto.create.topics.enable"]):
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            found = await broker.controller.create_topic(row.name)
-        except ApiError as error:
-            found = broker.metadata.topics.get(row.name)  # another client was faster
-            if found is None:
-                return _missing(row.name, ZERO_UUID, error.code)
-        except (KeeperError, OSError):
-            return _missing(row.name, ZERO_UUID, ErrorCode.KAFKA_STORAGE_ERROR)
-    return _describe(found)
+    if found is not None:
+        return _describe(found)
+    try:
+        check_name(row.name)
+    except ApiError as error:
+        return _missing(row.name, ZERO_UUID, error.code)
+    return _missing(row.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:

@@ -42,10 +42,8 @@ def delete_records(
 
 
 def _delete(broker: Broker, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
-    partition = broker.replicas.partitions.get((topic, index))
     try:
-        if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = broker.replicas.find(topic, index, broker.metadata)
         if "delete" not in partition.log.config.cleanup_policy:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         low = partition.delete_records(offset)

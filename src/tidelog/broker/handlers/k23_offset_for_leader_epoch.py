@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ApiError
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -38,10 +38,8 @@ def offset_for_leader_epoch(
 
 
 def _look_up(broker: Broker, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = broker.replicas.partitions.get((topic, row.partition))
     try:
-        if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = broker.replicas.find(topic, row.partition, broker.metadata)
         partition.check_epoch(row.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(error_code=error.code, partition=row.partition)

@@ -1,0 +1,252 @@
+"""What an administrator asks of a cluster: topics and settings.
+
+Pure translation: a question becomes a request to the right broker, an answer becomes plain
+data.  A call about several topics returns a result or an error for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar
+
+from tidelog.client.cluster import Cluster, error_of
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tidelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.wire.schema import Message
+
+R = TypeVar("R", bound=Message)
+
+TIMEOUT_MS = 30_000
+
+
+class Resource(IntEnum):
+    """What has settings."""
+
+    TOPIC = 2
+    BROKER = 4  # named by its number; an empty name stands for all brokers
+
+
+class Change(IntEnum):
+    """What may be done to one setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+DEFAULT_SOURCE = "default"
+_SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "server", 5: DEFAULT_SOURCE}
+_TYPES = (
+    ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to make; -1 leaves a number to the broker."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[int]] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting, its value and where that comes from."""
+
+    name: str
+    value: str | None
+    source: str
+    type: str
+    read_only: bool
+    documentation: str | None
+
+
+# -- topics ---------------------------------------------------------------------
+
+
+def create_topics(
+    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> dict[str, tuple[int, int] | ApiError]:
+    """Partitions and replication factor of each new topic (-1: not told), or an error."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=i, broker_ids=list(brokers))
+                    for i, brokers in enumerate(topic.assignment)
+                ],
+                configs=[
+                    CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.config.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    response = _ask_controller(
+        cluster, request, CreateTopicsResponse, lambda r: [row.error_code for row in r.topics]
+    )
+    return {
+        row.name: error_of(row.error_code, row.error_message, f"topic {row.name!r}")
+        if row.error_code
+        else (row.num_partitions, row.replication_factor)
+        for row in response.topics
+    }
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ApiError | None]:
+    """Delete topics; None, or an error, for each."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in names],
+        topic_names=list(names),
+        timeout_ms=TIMEOUT_MS,
+    )
+    response = _ask_controller(
+        cluster, request, DeleteTopicsResponse, lambda r: [row.error_code for row in r.responses]
+    )
+    return {
+        row.name or "": error_of(row.error_code, row.error_message, f"topic {row.name!r}")
+        if row.error_code
+        else None
+        for row in response.responses
+    }
+
+
+def grow_topic(
+    cluster: Cluster,
+    name: str,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None = None,
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Give a topic more partitions, ``count`` in all."""
+    rows = None
+    if assignment is not None:
+        rows = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment]
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=rows)],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    response = _ask_controller(
+        cluster, request, CreatePartitionsResponse, lambda r: [row.error_code for row in r.results]
+    )
+    for row in response.results:
+        if row.error_code:
+            raise error_of(row.error_code, row.error_message, f"topic {name!r}")
+
+
+def _ask_controller(
+    cluster: Cluster, request: Message, answer: type[R], codes: Callable[[R], list[int]]
+) -> R:
+    """Ask the controller, and its successor if it has just gone."""
+    for _ in cluster.attempts():
+        response = cluster.ask(request, answer, broker=cluster.controller())
+        if ErrorCode.NOT_CONTROLLER not in codes(response):
+            break
+    return response
+
+
+# -- settings -------------------------------------------------------------------
+
+
+def describe_configs(
+    cluster: Cluster, kind: Resource, name: str, *, documentation: bool = False
+) -> list[ConfigEntry]:
+    """Every setting of a topic or a broker."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        ],
+        include_documentation=documentation,
+    )
+    response = cluster.ask(request, DescribeConfigsResponse, broker=_owner(kind, name))
+    (result,) = response.results
+    if result.error_code:
+        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+    return [
+        ConfigEntry(
+            row.name,
+            None if row.is_sensitive else row.value,
+            _SOURCES.get(row.config_source, "unknown"),
+            _TYPES[row.config_type] if 0 <= row.config_type < len(_TYPES) else _TYPES[0],
+            row.read_only,
+            row.documentation,
+        )
+        for row in result.configs
+    ]
+
+
+def alter_configs(
+    cluster: Cluster,
+    kind: Resource,
+    name: str,
+    changes: Sequence[tuple[Change, str, str | None]],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change single settings: ``(what to do, setting, value)``."""
+    resource = AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            AlterableConfig(name=setting, config_operation=change, value=value)
+            for change, setting, value in changes
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    response = cluster.ask(request, IncrementalAlterConfigsResponse, broker=_owner(kind, name))
+    (result,) = response.responses
+    if result.error_code:
+        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+
+
+def _owner(kind: Resource, name: str) -> int | None:
+    """A broker's own settings are known to that broker only."""
+    return int(name) if kind is Resource.BROKER and name else None
+
+
+def _subject(kind: Resource, name: str) -> str:
+    if kind is Resource.TOPIC:
+        return f"topic {name!r}"
+    return f"broker {name}" if name else "all brokers"

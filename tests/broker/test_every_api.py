@@ -1,0 +1,193 @@
+"""Every API of the registry answers in every version that it announces."""
+
+import importlib
+
+import pytest
+from raw_client import RawClient, batch_of
+
+from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
+from tidelog.broker.dispatch import REGISTRY
+from tidelog.errors import ErrorCode
+from tidelog.testing import LocalBroker
+from tidelog.wire.messages import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    fetch,
+    incremental_alter_configs,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from tidelog.wire.messages.api_versions import ApiVersionsRequest
+from tidelog.wire.messages.describe_cluster import DescribeClusterRequest
+from tidelog.wire.messages.init_producer_id import InitProducerIdRequest
+from tidelog.wire.messages.list_config_resources import ListConfigResourcesRequest
+
+TOPIC = "everything"
+TOPIC_ID = b""
+
+
+@pytest.fixture(scope="module")
+def client():
+    global TOPIC_ID
+    with LocalBroker() as broker, RawClient(broker.port) as connected:
+        TOPIC_ID = connected.create_topic(TOPIC, partitions=2)
+        connected.produce(TOPIC, batch_of(b"a", b"b", b"c"))
+        yield connected
+
+
+def new_topic(name, validate=False):
+    topic = create_topics.CreatableTopic(
+        name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    return create_topics.CreateTopicsRequest(topics=[topic], validate_only=validate)
+
+
+def named(version, first_id, field="name"):
+    return {"topic_id": TOPIC_ID} if version >= first_id else {field: TOPIC}
+
+
+def sample_produce(v):
+    data = produce.PartitionProduceData(index=1, records=batch_of(b"x"))
+    topic = produce.TopicProduceData(partition_data=[data], **named(v, 13))
+    return produce.ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+
+
+def sample_fetch(v):
+    row = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    topic = fetch.FetchTopic(partitions=[row], **named(v, 13, "topic"))
+    return fetch.FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic])
+
+
+def sample_list_offsets(_):
+    row = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topic = list_offsets.ListOffsetsTopic(name=TOPIC, partitions=[row])
+    return list_offsets.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+
+
+def sample_metadata(_):
+    return metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)])
+
+
+def sample_delete_records(_):
+    row = delete_records.DeleteRecordsPartition(partition_index=0, offset=1)
+    topic = delete_records.DeleteRecordsTopic(name=TOPIC, partitions=[row])
+    return delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
+
+
+def sample_epoch(_):
+    row = offset_for_leader_epoch.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(topic=TOPIC, partitions=[row])
+    return offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=[topic])
+
+
+def sample_describe_configs(_):
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=2, resource_name=TOPIC, configuration_keys=None
+    )
+    return describe_configs.DescribeConfigsRequest(
+        resources=[resource], include_synonyms=True, include_documentation=True
+    )
+
+
+def sample_alter_configs(_):
+    row = alter_configs.AlterableConfig(name="retention.ms", value="1000000")
+    resource = alter_configs.AlterConfigsResource(
+        resource_type=2, resource_name=TOPIC, configs=[row]
+    )
+    return alter_configs.AlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def sample_incremental(_):
+    row = incremental_alter_configs.AlterableConfig(
+        name="retention.ms", config_operation=0, value="2000000"
+    )
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=2, resource_name=TOPIC, configs=[row]
+    )
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=[resource], validate_only=False
+    )
+
+
+def sample_create_partitions(_):
+    topic = create_partitions.CreatePartitionsTopic(name=TOPIC, count=3, assignments=None)
+    return create_partitions.CreatePartitionsRequest(
+        topics=[topic], timeout_ms=1000, validate_only=True
+    )
+
+
+def sample_delete_topics(v):
+    if v >= 6:
+        topics = [delete_topics.DeleteTopicState(name="not-there")]
+        return delete_topics.DeleteTopicsRequest(topics=topics, timeout_ms=1000)
+    return delete_topics.DeleteTopicsRequest(topic_names=["not-there"], timeout_ms=1000)
+
+
+def sample_describe_producers(_):
+    topic = describe_producers.TopicRequest(name=TOPIC, partition_indexes=[0])
+    return describe_producers.DescribeProducersRequest(topics=[topic])
+
+
+def sample_describe_topic_partitions(_):
+    topic = describe_topic_partitions.TopicRequest(name=TOPIC)
+    return describe_topic_partitions.DescribeTopicPartitionsRequest(topics=[topic])
+
+
+SAMPLES = {
+    0: sample_produce,
+    1: sample_fetch,
+    2: sample_list_offsets,
+    3: sample_metadata,
+    18: lambda _: ApiVersionsRequest(client_software_name="raw", client_software_version="1.0"),
+    19: lambda v: new_topic(f"created-by-v{v}"),
+    20: sample_delete_topics,
+    21: sample_delete_records,
+    22: lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
+    23: sample_epoch,
+    32: sample_describe_configs,
+    33: sample_alter_configs,
+    35: lambda _: describe_log_dirs.DescribeLogDirsRequest(topics=None),
+    37: sample_create_partitions,
+    44: sample_incremental,
+    60: lambda _: DescribeClusterRequest(include_cluster_authorized_operations=False),
+    61: sample_describe_producers,
+    74: lambda _: ListConfigResourcesRequest(),
+    75: sample_describe_topic_partitions,
+}
+
+CASES = [
+    (api.key, version)
+    for api in REGISTRY.values()
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
+
+
+def errors_in(message):
+    """Every error code anywhere in an answer."""
+    for name in message._fields:
+        value = getattr(message, name)
+        if name == "error_code":
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                if hasattr(item, "_fields"):
+                    yield from errors_in(item)
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_it_answers(client, key, version):
+    request = SAMPLES[key](version)
+    module = importlib.import_module(type(request).__module__)
+    response = getattr(module, type(request).__name__.replace("Request", "Response"))
+    answer = client.call(request, response, version)
+    expected = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if key == 20 else {0}
+    assert set(errors_in(answer)) <= expected

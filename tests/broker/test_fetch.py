@@ -1,0 +1,152 @@
+"""Fetch: limits, waiting, sessions, ids."""
+
+import time
+
+import pytest
+from raw_client import RawClient, batch_of, values_of
+
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
+
+
+def fill(client, topic, count, size=100):
+    for i in range(count):
+        client.produce(topic, batch_of(b"%d-" % i + bytes(size)))
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_every_version_reads(client, topic, version):
+    client.produce(topic, batch_of(b"a", b"b"))
+    (part,) = client.fetch((topic, 0, 0), version=version)
+    assert values_of(part.records) == [(0, b"a"), (1, b"b")]
+    assert part.high_watermark == 2
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+def test_topic_ids(client, version):
+    topic_id = client.create_topic(f"fetch-by-id-{version}")
+    client.produce(topic_id, batch_of(b"a"), version=13)
+    (part,) = client.fetch((topic_id, 0, 0), version=version)
+    assert values_of(part.records) == [(0, b"a")]
+    (part,) = client.fetch((bytes(range(16)), 0, 0), version=version)
+    assert part.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_limits(client, topic):
+    fill(client, topic, 20, size=1000)
+    one = len(client.fetch((topic, 0, 0, 1))[0].records)
+    assert 1000 < one < 1200, "the first batch is whole whatever the limit"
+    (part,) = client.fetch((topic, 0, 0, 5 * one))
+    assert len(part.records) == 5 * one
+    (part,) = client.fetch((topic, 0, 0), max_bytes=3 * one)
+    assert len(part.records) == 3 * one
+    (part,) = client.fetch((topic, 0, 7, one))
+    assert values_of(part.records)[0][0] == 7
+
+
+def test_only_the_first_partition_may_break_the_limit(client):
+    client.create_topic("pair", partitions=2)
+    for partition in (0, 1):
+        client.produce("pair", batch_of(bytes(2000)), partition=partition)
+    first, second = client.fetch(("pair", 0, 0), ("pair", 1, 0), max_bytes=100)
+    assert len(first.records) > 2000
+    assert len(second.records) == 0
+
+
+def test_offsets_out_of_range(client, topic):
+    fill(client, topic, 3)
+    for offset in (-1, 4, 10**9):
+        (part,) = client.fetch((topic, 0, offset))
+        assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    (part,) = client.fetch((topic, 0, 3))
+    assert (part.error_code, part.records) == (0, b"")
+
+
+def test_an_error_does_not_wait(client, topic):
+    started = time.monotonic()
+    (part,) = client.fetch(("nobody", 0, 0), max_wait_ms=30_000)
+    assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert time.monotonic() - started < 5
+
+
+def test_a_parked_fetch_is_woken_by_a_produce(broker, client, topic):
+    with RawClient(broker.port) as reader:
+        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=30_000), 12)
+        client.produce(topic, batch_of(b"news"))
+        _, answer = reader.receive(FetchResponse, 12)
+    assert values_of(answer.responses[0].partitions[0].records) == [(0, b"news")]
+
+
+def test_min_bytes_waits_for_more_and_the_clock_ends_it(broker, client, topic):
+    with RawClient(broker.port) as reader:
+        request = reader.fetch_request((topic, 0, 0), max_wait_ms=30_000, min_bytes=3000)
+        reader.send(request, 12)
+        fill(client, topic, 3, size=1000)
+        _, answer = reader.receive(FetchResponse, 12)
+        assert len(values_of(answer.responses[0].partitions[0].records)) == 3
+        started = time.monotonic()
+        (part,) = reader.fetch((topic, 0, 3), max_wait_ms=200)
+        assert time.monotonic() - started >= 0.19
+        assert part.records == b""
+
+
+def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
+    from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+    with RawClient(broker.port) as reader:
+        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=30_000), 12)
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000)
+        client.call(request, DeleteTopicsResponse, 5)
+        _, answer = reader.receive(FetchResponse, 12)
+    code = answer.responses[0].partitions[0].error_code
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_incremental_session_tells_only_news(client):
+    client.create_topic("session", partitions=3)
+    rows = [("session", p, 0) for p in range(3)]
+
+    def call(request):
+        return client.call(request, FetchResponse, 12)
+
+    opened = call(client.fetch_request(*rows, session_epoch=0))
+    session = opened.session_id
+    assert session > 0
+    assert sum(len(t.partitions) for t in opened.responses) == 3
+    again = call(client.fetch_request(session_id=session, session_epoch=1))
+    assert again.responses == []
+    client.produce("session", batch_of(b"x"), partition=1)
+    news = call(client.fetch_request(session_id=session, session_epoch=2))
+    parts = [p for t in news.responses for p in t.partitions]
+    assert [p.partition_index for p in parts] == [1]
+    forget = [ForgottenTopic(topic="session", partitions=[1])]
+    forgotten = call(
+        client.fetch_request(session_id=session, session_epoch=3, forgotten_topics_data=forget)
+    )
+    assert forgotten.responses == []
+    wrong = call(client.fetch_request(session_id=session, session_epoch=9))
+    assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    gone = call(client.fetch_request(session_id=12345, session_epoch=1))
+    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_leader_epochs_are_checked(client, topic):
+    request = client.fetch_request((topic, 0, 0))
+    request.topics[0].partitions[0].current_leader_epoch = 5
+    answer = client.call(request, FetchResponse, 12)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("transfer", ["mmap", "sendfile"])
+def test_both_ways_out_carry_the_same_bytes(transfer):
+    from tidelog.testing import LocalBroker
+
+    with LocalBroker({"fetch.transfer": transfer}) as broker, RawClient(broker.port) as client:
+        client.create_topic("big")
+        sent = [bytes([i]) * 300_000 for i in range(12)]
+        for value in sent:
+            client.produce("big", batch_of(value))
+        assert client.read_values("big") == sent
+        # A tail that grows after the file was mapped must be seen too.
+        client.produce("big", batch_of(b"z" * 400_000))
+        assert client.read_values("big", offset=12) == [b"z" * 400_000]

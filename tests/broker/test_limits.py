@@ -1,0 +1,117 @@
+"""Clients that are slow, silent or greedy: bounded memory, and the others are served."""
+
+import resource
+import socket
+
+import pytest
+from raw_client import RawClient, batch_of
+from waiting import until
+
+from tidelog.testing import LocalBroker
+from tidelog.wire.frame import encode_request
+from tidelog.wire.messages.metadata import MetadataRequest
+
+MIB = 1 << 20
+
+
+def resident(broker):
+    """Resident memory in bytes, without the pages of mapped log files."""
+    with open(f"/proc/{broker.pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status if ":" in line)
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def pump(sock, data, limit):
+    """Send the same bytes until the other side stops taking them."""
+    sock.settimeout(0.3)
+    sent = 0
+    try:
+        while sent < limit:
+            sent += sock.send(data)
+    except TimeoutError:
+        return sent
+    return sent
+
+
+def test_clients_that_never_read_their_answers(broker, client, topic):
+    for _ in range(20):
+        client.produce(topic, batch_of(bytes(500_000)))
+    before = resident(broker)
+    fetch = encode_request(client.fetch_request((topic, 0, 0)), 12, 1, "slow")
+    slow = [RawClient(broker.port) for _ in range(5)]
+    for greedy in slow:
+        sent = pump(greedy.sock, fetch * 100, limit=50 * MIB)
+        assert sent < 50 * MIB, "the broker stops reading while output is pending"
+    assert resident(broker) - before < 30 * MIB
+    assert client.produce(topic, batch_of(b"others are served")).error_code == 0
+    for greedy in slow:
+        greedy.sock.close()
+
+
+def test_pipelining_without_reading(broker, client, topic):
+    before = resident(broker)
+    with RawClient(broker.port) as greedy:
+        request = encode_request(MetadataRequest(topics=None), 9, 1, "greedy")
+        assert pump(greedy.sock, request * 500, limit=100 * MIB) < 100 * MIB
+        assert resident(broker) - before < 30 * MIB
+        assert client.produce(topic, batch_of(b"others are served")).error_code == 0
+
+
+def test_announcing_a_large_request_costs_nothing(broker, client, topic):
+    before = resident(broker)
+    waiting = []
+    for _ in range(50):
+        liar = RawClient(broker.port)
+        liar.sock.sendall((100_000_000).to_bytes(4, "big") + bytes(1000))
+        waiting.append(liar)
+    assert client.produce(topic, batch_of(b"x")).error_code == 0
+    assert resident(broker) - before < 5 * MIB
+    for liar in waiting:
+        liar.sock.close()
+
+
+def test_ten_thousand_idle_connections():
+    count = 10_000
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 200:
+        pytest.skip(f"this machine allows {hard} descriptors, {count + 200} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with LocalBroker() as broker, RawClient(broker.port) as client:
+        client.create_topic("t")
+        before = resident(broker)
+        idle = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(count)]
+        assert client.produce("t", batch_of(b"served")).error_code == 0
+        assert client.read_values("t") == [b"served"]
+        assert (resident(broker) - before) / count < 16 * 1024
+        # The last one is a client like any other.
+        last = RawClient(broker.port)
+        assert last.read_values("t") == [b"served"]
+        for connection in idle:
+            connection.close()
+
+
+def test_idle_connections_are_closed():
+    settings = {"connections.max.idle.ms": 200}
+    with LocalBroker(settings) as broker, RawClient(broker.port) as silent:
+        assert silent.hung_up()
+
+
+def test_max_connections():
+    with LocalBroker({"max.connections": 3}) as broker:
+        held = [RawClient(broker.port) for _ in range(3)]
+        held[0].create_topic("t")
+        with RawClient(broker.port) as one_too_many:
+            assert one_too_many.hung_up()
+        assert "max.connections=3 reached" in broker.log
+        held.pop().sock.close()
+
+        def accepted():
+            with RawClient(broker.port) as retry:
+                try:
+                    return retry.read_values("t") == []
+                except OSError:
+                    return False
+
+        until(accepted, "a free place")
+        for client in held:
+            client.sock.close()

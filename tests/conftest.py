@@ -1,0 +1,37 @@
+"""Fixtures for tests that need a running broker: one broker per worker, a topic per test."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tidelog.testing import LocalBroker
+
+
+def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:
+    with LocalBroker(settings) as broker:
+        yield broker
+        assert "Traceback" not in broker.log, broker.log
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[LocalBroker]:
+    """A broker with default settings, shared by the tests of a worker."""
+    yield from _serve()
+
+
+@pytest.fixture(scope="session")
+def strict_broker() -> Iterator[LocalBroker]:
+    """A broker that does not create topics by itself."""
+    yield from _serve({"auto.create.topics.enable": "false"})
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    return f"{name[:80]}-{uuid.uuid4().hex[:8]}"
