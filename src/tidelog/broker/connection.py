@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections import deque
@@ -25,6 +26,8 @@ from tidelog.wire.primitives import ProtocolError
 
 if TYPE_CHECKING:
     from tidelog.broker.server import Server
+
+log = logging.getLogger(__name__)
 
 Chunk = bytes | bytearray | memoryview | FileRange
 
@@ -140,6 +143,11 @@ class Connection:
                     return
         except ProtocolError as error:
             self.server.refuse(self, error.message)
+            return
+        except Exception:
+            # A bug of ours.  The client must not wait for an answer that never comes.
+            log.exception("%s: a request failed", self.peer)
+            self.close("internal error")
             return
         finally:
             self._in_frames = False

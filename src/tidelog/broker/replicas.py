@@ -159,7 +159,7 @@ class Replicas:
         future.add_done_callback(partial(self._end_flush, partition, offset))
 
     def _end_flush(self, partition: Partition, offset: int, done: asyncio.Future[None]) -> None:
-        if done.cancelled():
+        if done.cancelled() or partition.deleted:
             return
         error = done.exception()
         if isinstance(error, OSError):
@@ -168,9 +168,8 @@ class Replicas:
         if error is not None:
             log.error("%s: flush failed", partition.log.directory, exc_info=error)
             return
-        if not partition.deleted:
-            partition.log.end_flush(offset)
-            partition.flushed()
+        partition.log.end_flush(offset)
+        partition.flushed()
 
     def _flush_failed(self, partition: Partition, error: OSError) -> None:
         self.storage_failed(partition.log.directory, error)

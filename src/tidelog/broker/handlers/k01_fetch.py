@@ -71,6 +71,7 @@ class _Fetch(Pending):
         "_frame",
         "_head",
         "_incremental",
+        "_limit",
         "_loop",
         "_partitions",
         "_results",
@@ -102,18 +103,24 @@ class _Fetch(Pending):
         self._bytes = 0
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._limit = min(head.max_bytes, broker.settings["fetch.max.bytes"])
 
     # -- reading ----------------------------------------------------------------
 
     def read(self) -> None:
-        """Read every row, within the limits of the request and of the broker."""
-        left = min(self._head.max_bytes, self._broker.settings["fetch.max.bytes"])
-        self._results = results = []
+        """Read every row, within the limits of the request and of the broker.
+
+        When a parked request is woken, only the rows that have changed are read again: one
+        of a thousand partitions has news, as a rule.
+        """
+        before, self._results = self._results, []
+        left = self._limit
         self._bytes = 0
-        committed = self._head.isolation_level == _READ_COMMITTED
         for i, row in enumerate(self._rows):
-            result = self._read_row(i, row, left, committed)
-            results.append(result)
+            result = before[i] if before else None
+            if result is None or self._has_changed(i, result):
+                result = self._read_row(i, row, left)
+            self._results.append(result)
             if result.records is not None:
                 size = len(result.records)
                 self._bytes += size
@@ -121,7 +128,16 @@ class _Fetch(Pending):
             if result.error or result.tags != b"\0":
                 self._failed = True
 
-    def _read_row(self, i: int, row: FetchRow, left: int, committed: bool) -> Fetched:
+    def _has_changed(self, i: int, result: Fetched) -> bool:
+        partition = self._partitions[i]
+        return (
+            partition is None
+            or partition.deleted
+            or partition.log.high_watermark != result.high_watermark
+            or partition.log.log_start_offset != result.log_start_offset
+        )
+
+    def _read_row(self, i: int, row: FetchRow, left: int) -> Fetched:
         topic, index, epoch, offset, last_epoch, max_bytes = row
         partition = self._partitions[i]
         if partition is None or partition.deleted:
@@ -131,6 +147,7 @@ class _Fetch(Pending):
                 return Fetched(index, error.code)
             self._partitions[i] = partition
         log = partition.log
+        committed = self._head.isolation_level == _READ_COMMITTED
         aborted: list[tuple[int, int]] | None = [] if committed else None
         try:
             partition.check_epoch(epoch)
@@ -166,7 +183,8 @@ class _Fetch(Pending):
         return _DIVERGING.pack(1, 0, 13, epoch, end, 0)
 
     def ready(self) -> bool:
-        return self._failed or self._bytes >= self._head.min_bytes
+        # More than the limits allow will never come.
+        return self._failed or self._bytes >= min(self._head.min_bytes, self._limit)
 
     # -- waiting ----------------------------------------------------------------
 

@@ -1,0 +1,119 @@
+"""Writes the reference pages from the code: ``./dev docs``.
+
+``python docs/generate.py --check`` fails if a page is out of date; ``./dev check`` runs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
+from tidelog.broker.dispatch import REGISTRY
+from tidelog.settings_legacy import GONE, PER_TOPIC, RENAMED
+from tidelog.settings_table import GROUPS, INT_MAX, LONG_MAX, Setting, text_of
+
+HERE = Path(__file__).parent
+NOTICE = "<!-- Written by docs/generate.py; run ./dev docs after a change. -->\n"
+
+
+def settings_page() -> str:
+    lines = [
+        NOTICE,
+        "# Settings",
+        "",
+        "Names, meanings and defaults are Kafka's. Give them in a properties file "
+        "(`tidelog server --config`), with `--set name=value`, or from Python "
+        "(`Broker({...})`). A setting with a topic name can be overridden for a topic "
+        "(`tidelog configs alter --topic T --set name=value`); a dynamic one can be changed "
+        "while the broker runs (`--broker ID` or `--all-brokers`).",
+        "",
+    ]
+    for group, settings in GROUPS.items():
+        lines += [
+            f"## {group}",
+            "",
+            "| setting | type | default | topic setting | dynamic | meaning |",
+            "|---|---|---|---|---|---|",
+            *(_row(setting) for setting in settings),
+            "",
+        ]
+    lines += [
+        "## Names from Kafka 0.7",
+        "",
+        "They still work, and the broker says the modern name when it starts.",
+        "",
+        "| old name | today |",
+        "|---|---|",
+        *(f"| `{old}` | `{new}` |" for old, new in RENAMED.items()),
+        "| `log.cleanup.interval.mins` | `log.retention.check.interval.ms` (in ms) |",
+        "| `hostname`, `host.name`, `port` | `listeners` |",
+        "| `enable.zookeeper` | leave `zookeeper.connect` empty |",
+        *(f"| `{old}` (a map) | topic setting `{new}` |" for old, (new, _) in PER_TOPIC.items()),
+        "| `topic.partition.count.map` | the same; or `tidelog topics create --partitions` |",
+        *(f"| `{old}` | gone: {why} |" for old, why in GONE.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(setting: Setting) -> str:
+    default = "" if setting.default is None else f"`{_number(setting.default)}`"
+    topic = f"`{setting.topic}`" if setting.topic else ""
+    kind = " \\| ".join(setting.choices) if setting.choices else setting.kind.name
+    dynamic = "yes" if setting.dynamic else ""
+    return f"| `{setting.name}` | {kind} | {default} | {topic} | {dynamic} | {setting.doc} |"
+
+
+def _number(value: object) -> str:
+    if value in (INT_MAX, LONG_MAX):
+        return "no limit"
+    return text_of(value)
+
+
+def apis_page() -> str:
+    lines = [
+        NOTICE,
+        "# APIs",
+        "",
+        "What a broker serves, from its own registry. Versions are Kafka's; a client picks "
+        "the highest that both know.",
+        "",
+        "| key | API | versions | what it does |",
+        "|---|---|---|---|",
+    ]
+    for _, api in sorted(REGISTRY.items()):
+        low, high = api.versions
+        versions = f"{low}–{high}" if low != high else f"{low}"  # noqa: RUF001
+        if api.announce_from != low:
+            versions += f" (announced from {api.announce_from})"
+        lines.append(f"| {api.key} | {api.name} | {versions} | {api.summary} |")
+    lines += [
+        "",
+        "Produce is announced from version 0, as Kafka 4 does: librdkafka before 2.11 takes a "
+        "higher minimum for \"no compression\". Versions 0 to 2 carry message formats from "
+        "before Kafka 0.11 and are answered `UNSUPPORTED_VERSION`.",
+        "",
+        "Not there yet: consumer groups and offsets (8-16, 42, 47, 68, 69), transactions "
+        "(24-28), SASL and ACLs (17, 29-31, 36), reassignment and elections (43, 45, 46).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    pages = {"settings.md": settings_page(), "apis.md": apis_page()}
+    stale = []
+    for name, text in pages.items():
+        path = HERE / name
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(text)
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"docs/{', docs/'.join(stale)}: out of date; run ./dev docs\n")
+        return 1
+    return 0
+
+
+sys.exit(main())
