@@ -18,7 +18,7 @@ from tidelog.errors import SettingError
 from tidelog.settings_table import SETTINGS, TOPIC_SETTINGS, Setting, text_of
 
 # A topic setting in milliseconds may be set on the broker in coarser units.
-_COARSER = {
+COARSER = {
     "log.roll.ms": [("log.roll.hours", 3_600_000)],
     "log.roll.jitter.ms": [("log.roll.jitter.hours", 3_600_000)],
     "log.retention.ms": [("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)],
@@ -49,7 +49,7 @@ class Settings:
         if name in self.explicit:
             return self.explicit[name]
         setting = SETTINGS[name]
-        for coarse, factor in _COARSER.get(name, []):
+        for coarse, factor in COARSER.get(name, []):
             value = self[coarse]
             if value is not None:
                 return value if value < 0 else value * factor

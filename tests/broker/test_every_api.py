@@ -164,6 +164,16 @@ SAMPLES = {
     75: sample_describe_topic_partitions,
 }
 
+def test_java_cannot_read_null_eligible_leaders(client):
+    answer = client.call(
+        sample_describe_topic_partitions(0),
+        describe_topic_partitions.DescribeTopicPartitionsResponse,
+        0,
+    )
+    for row in answer.topics[0].partitions:
+        assert (row.eligible_leader_replicas, row.last_known_elr) == ([], [])
+
+
 CASES = [
     (api.key, version)
     for api in REGISTRY.values()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.coordination.metadata import TopicInfo
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.settings import LogConfig, check_broker_config, check_topic_config
+from tidelog.settings import COARSER, LogConfig, check_broker_config, check_topic_config
 from tidelog.settings_table import LIST, SETTINGS, TOPIC_SETTINGS, Setting, text_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,14 @@ def _broker_chain(broker: Broker, setting: Setting) -> list[tuple[str, str | Non
             chain.append((name, configs[entity][name], source))
     if name in broker.static_settings.explicit:
         chain.append((name, _shown(broker.static_settings.explicit[name]), STATIC_SOURCE))
-    chain.append((name, _shown(setting.default), DEFAULT_SOURCE))
+    for coarse, _ in COARSER.get(name, []):  # log.retention.hours for log.retention.ms, ...
+        if coarse in broker.static_settings.explicit:
+            value = _shown(broker.static_settings.explicit[coarse])
+            chain.append((coarse, value, STATIC_SOURCE))
+        elif SETTINGS[coarse].default is not None:
+            chain.append((coarse, _shown(SETTINGS[coarse].default), DEFAULT_SOURCE))
+    if setting.default is not None or not chain:
+        chain.append((name, _shown(setting.default), DEFAULT_SOURCE))
     return chain
 
 

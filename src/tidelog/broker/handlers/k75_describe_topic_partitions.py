@@ -77,6 +77,9 @@ def _describe(topic: TopicInfo, start: int, end: int) -> DescribeTopicPartitions
                 leader_epoch=info.leader_epoch,
                 replica_nodes=list(info.replicas),
                 isr_nodes=list(info.isr),
+                # Nullable in the schema, but the Java admin client fails on null.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
                 offline_replicas=[],
             )
             for index, info in enumerate(topic.partitions[start:end], start)
