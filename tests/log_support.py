@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +52,15 @@ def make_batch(
         producer_epoch=producer[1],
         base_sequence=producer[2],
     )
+
+
+def sized_batch(size: int, timestamp: int = NOW) -> bytes:
+    """A batch of one record that has exactly this size (at least 69 bytes)."""
+    for value in range(size - 61, -1, -1):
+        batch = make_batch([b"x" * value], timestamp)
+        if len(batch) == size:
+            return batch
+    raise ValueError(size)
 
 
 def append(log: Log, batch: bytes | None = None, now_ms: int = NOW, epoch: int = 0) -> Appended:
@@ -101,7 +111,8 @@ def read_segment(path: Path | str) -> list[OnDisk]:
 
 
 def log_files(directory: Path | str) -> list[Path]:
-    return sorted(Path(directory).glob("*.log"))
+    """The segments of a log, oldest first."""
+    return sorted(p for p in Path(directory).glob("*.log") if re.fullmatch("[0-9]{20}", p.stem))
 
 
 def expected_indexes(path: Path, interval: int, *, closed: bool) -> tuple[bytes, bytes]:

@@ -17,28 +17,17 @@ from wire.support import SEED, generator, instances
 from wire.test_fuzz import damage
 
 from tidelog.wire.compiler import decode, encode
-from tidelog.wire.frame import encode_response
 from tidelog.wire.hot import (
-    Fetched,
-    Produced,
     decode_fetch,
     decode_produce,
-    encode_fetch_response,
-    encode_produce_response,
 )
 from tidelog.wire.messages.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchableTopicResponse,
     FetchRequest,
-    FetchResponse,
-    PartitionData,
 )
 from tidelog.wire.messages.produce import (
-    PartitionProduceResponse,
+    PartitionProduceData,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
+    TopicProduceData,
 )
 from tidelog.wire.primitives import ProtocolError, uvarint
 from tidelog.wire.schema import Message
@@ -46,7 +35,18 @@ from tidelog.wire.schema import Message
 PRODUCE = range(14)
 FETCH = range(4, 19)
 ROUNDS = 150
-NAMES = ("", "a", "orders", "x" * 39, "x" * 40, "x" * 126, "x" * 127, "x" * 249, "é漢" * 19)
+NAMES = (
+    "",
+    "a",
+    "orders",
+    "x" * 39,
+    "x" * 40,
+    "x" * 126,
+    "x" * 127,
+    "x" * 249,
+    "é漢" * 19,
+    "🌊" * 39,
+)
 
 
 def produce_rows(request: ProduceRequest, version: int) -> Any:
@@ -129,9 +129,7 @@ REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize(("cls", "version", "shape", "hot"), REQUESTS)
-def test_requests_are_read_alike(
-    cls: type[Message], version: int, shape: Shape, hot: Hot
-) -> None:
+def test_requests_are_read_alike(cls: type[Message], version: int, shape: Shape, hot: Hot) -> None:
     rng = generator("hot", cls, version)
     for message in instances("hot", cls, version, ROUNDS):
         before = rng.randbytes(rng.randrange(5))  # the header of the request
@@ -141,19 +139,18 @@ def test_requests_are_read_alike(
 
 
 @pytest.mark.parametrize("version", PRODUCE)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16383, 16384, None])
-def test_the_common_produce_request(version: int, name: str, size: int | None) -> None:
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16384, None])
+def test_the_common_produce_request(version: int, size: int | None) -> None:
     """One topic and one partition: there is a short cut for it."""
-    records = None if size is None else random.Random(SEED).randbytes(size)
-    part = {"index": 3, "records": records}
-    topic_type = ProduceRequest._fields  # the classes are reached through a decoded message
-    assert topic_type
-    from tidelog.wire.messages.produce import PartitionProduceData, TopicProduceData
+    for name in NAMES:
+        check_common_request(version, name, size)
 
+
+def check_common_request(version: int, name: str, size: int | None) -> None:
+    records = None if size is None else random.Random(SEED).randbytes(size)
     topic = TopicProduceData(
         **({"topic_id": b"i" * 16} if version >= 13 else {"name": name}),
-        partition_data=[PartitionProduceData(**part)],
+        partition_data=[PartitionProduceData(index=3, records=records)],
     )
     request = ProduceRequest(acks=-1, timeout_ms=30000, topic_data=[topic])
     data = encode(request, version)
@@ -214,122 +211,3 @@ def test_lies_cost_no_memory(cls: type[Message], version: int, shape: Shape, hot
         assert tracemalloc.get_traced_memory()[1] < 64 * len(data) + 65536
     finally:
         tracemalloc.stop()
-
-
-# -- responses ----------------------------------------------------------------------
-
-
-def random_name(rng: random.Random, version: int) -> str | bytes:
-    return rng.randbytes(16) if version >= 13 else rng.choice(NAMES)
-
-
-def i64(rng: random.Random) -> int:
-    return rng.choice((-1, 0, rng.randrange(1 << 63)))
-
-
-@pytest.mark.parametrize("version", PRODUCE)
-def test_produce_responses(version: int) -> None:
-    rng = generator("produced", ProduceResponse, version)
-    for _ in range(ROUNDS):
-        topics = []
-        for _ in range(rng.choice((0, 1, 1, 1, 2, 130))):
-            rows = [
-                Produced(
-                    rng.randrange(1 << 31),
-                    rng.choice((0, 0, -1, 87)),
-                    i64(rng),
-                    i64(rng),
-                    i64(rng),
-                    rng.choice((None, None, "", "why", "y" * 200)),
-                )
-                for _ in range(rng.choice((0, 1, 1, 1, 2)))
-            ]
-            topics.append((random_name(rng, version), rows))
-        correlation = rng.randrange(-(1 << 31), 1 << 31)
-        found = bytes(encode_produce_response(version, correlation, topics))
-        assert found == compiled_produce(version, correlation, topics), (SEED, topics)
-
-
-def compiled_produce(version: int, correlation: int, topics: list[Any]) -> bytes:
-    responses = [
-        TopicProduceResponse(
-            **({"topic_id": topic} if version >= 13 else {"name": topic}),
-            partition_responses=[
-                PartitionProduceResponse(
-                    index=row.partition,
-                    error_code=row.error,
-                    base_offset=row.base_offset,
-                    log_append_time_ms=row.append_time_ms,
-                    log_start_offset=row.log_start_offset,
-                    error_message=row.message,
-                )
-                for row in rows
-            ],
-        )
-        for topic, rows in topics
-    ]
-    return bytes(encode_response(ProduceResponse(responses=responses), version, correlation))
-
-
-@pytest.mark.parametrize("version", FETCH)
-def test_fetch_responses(version: int) -> None:
-    rng = generator("fetched", FetchResponse, version)
-    for _ in range(ROUNDS):
-        topics = []
-        for _ in range(rng.choice((0, 1, 1, 2, 130))):
-            rows = [random_fetched(rng, version) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
-            topics.append((random_name(rng, version), rows))
-        correlation, session = rng.randrange(1 << 31), rng.randrange(1 << 31)
-        error = rng.choice((0, 0, 70, 71)) if version >= 7 else 0
-        chunks = encode_fetch_response(version, correlation, error, session, topics)
-        found = b"".join(bytes(chunk) for chunk in chunks)  # type: ignore[arg-type]
-        assert found == compiled_fetch(version, correlation, error, session, topics), SEED
-
-
-DIVERGING = EpochEndOffset(epoch=3, end_offset=1742)
-
-
-def random_fetched(rng: random.Random, version: int) -> Fetched:
-    diverging = version >= 12 and rng.random() < 0.2
-    return Fetched(
-        rng.randrange(1 << 31),
-        rng.choice((0, 0, 1, -1)),
-        i64(rng),
-        i64(rng),
-        i64(rng),
-        rng.choice((None, rng.randbytes(rng.choice((1, 61, 126, 127, 128, 16384))))),
-        rng.choice((None, [], [(1, 2)], [(i64(rng), i64(rng)) for _ in range(130)])),
-        rng.choice((-1, 5)) if version >= 11 else -1,
-        b"\x01\x00\x0d" + encode_diverging() if diverging else b"\0",
-    )
-
-
-def encode_diverging() -> bytes:
-    return (3).to_bytes(4, "big") + (1742).to_bytes(8, "big") + b"\0"
-
-
-def compiled_fetch(version: int, correlation: int, error: int, session: int, topics: Any) -> bytes:
-    responses = [
-        FetchableTopicResponse(
-            **({"topic_id": topic} if version >= 13 else {"topic": topic}),
-            partitions=[
-                PartitionData(
-                    partition_index=row.partition,
-                    error_code=row.error,
-                    high_watermark=row.high_watermark,
-                    last_stable_offset=row.last_stable_offset,
-                    log_start_offset=row.log_start_offset,
-                    diverging_epoch=None if row.tags == b"\0" else DIVERGING,
-                    aborted_transactions=None
-                    if row.aborted is None
-                    else [AbortedTransaction(producer_id=p, first_offset=o) for p, o in row.aborted],
-                    preferred_read_replica=row.preferred_replica,
-                    records=b"" if row.records is None else row.records,
-                )
-                for row in rows
-            ],
-        )
-        for topic, rows in topics
-    ]
-    message = FetchResponse(error_code=error, session_id=session, responses=responses)
-    return bytes(encode_response(message, version, correlation))

@@ -6,6 +6,7 @@ the replication tools; it is not a producer or a group consumer (confluent-kafka
 
 Read ``connection.py`` first (one socket: versions are negotiated once, then each message goes
 out in the highest version that both sides know), then ``cluster.py`` (which broker to ask),
-``admin.py`` (topics, settings, offsets, log sizes), ``fetcher.py`` (raw batches from many
-partitions) and ``offsets.py`` (the one language in which a user names an offset).
+``admin.py`` (topics, settings), ``partitions.py`` (offsets, sizes, deleting records),
+``fetcher.py`` (raw batches from many partitions) and ``offsets.py`` (the one language in which
+a user names an offset).
 """

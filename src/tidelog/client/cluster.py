@@ -21,6 +21,7 @@ from tidelog.client.connection import (
     CONNECT_TIMEOUT,
     REQUEST_TIMEOUT,
     BrokerUnreachable,
+    CannotConnect,
     Connection,
     format_address,
     parse_address,
@@ -210,7 +211,7 @@ class Cluster:
         reasons = "; ".join(
             str(error).removeprefix("cannot reach a broker at ") for error in errors.values()
         )
-        raise BrokerUnreachable(f"cannot reach any broker: {reasons}")
+        raise CannotConnect(f"cannot reach any broker: {reasons}")
 
     def connection_to(self, broker_id: int) -> Connection:
         """A connection to a broker by its number."""

@@ -41,6 +41,10 @@ class BrokerUnreachable(ApiError):
         super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
 
 
+class CannotConnect(BrokerUnreachable):
+    """There never was a connection: the address is wrong, or no broker is up."""
+
+
 class _Expected(NamedTuple):
     """An answer that is under way."""
 
@@ -71,7 +75,7 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, port), connect_timeout)
         except OSError as error:
-            raise BrokerUnreachable(
+            raise CannotConnect(
                 f"cannot reach a broker at {self.address}: {_reason(error)}"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,9 +6,10 @@
         for batch in fetched.batches: ...
 
 One request to each leader is always under way, on a connection of its own: the next one
-leaves before the caller looks at the last answer.  A moved leader is followed without a word.  What only the caller can
-decide is returned as an error (an offset that is gone, a deleted topic); a broken
-connection is raised, and the next poll tries again from the same positions.
+leaves before the caller looks at the last answer.  A moved leader is followed without a
+word.  What only the caller can decide is returned as an error (an offset that is gone, a
+deleted topic); a broken connection is raised, and the next poll tries again from the same
+positions.
 """
 
 from __future__ import annotations

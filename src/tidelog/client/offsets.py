@@ -29,6 +29,7 @@ from enum import Enum
 from typing import NamedTuple
 
 _LARGEST = 2**63 - 1
+_SMALLEST_EPOCH = 10**11  # less is a year, or was meant in seconds
 _NAMES = {
     "start": "start",
     "earliest": "start",
@@ -175,7 +176,13 @@ def _position(text: str, match: re.Match[str]) -> Position:
     if found["ago"]:
         return Position(Kind.AGO, _limited(text, int(found["ago"]) * _UNITS[found["unit"]]))
     if found["epoch"]:
-        return Position(Kind.TIME, _limited(text, int(found["epoch"])))
+        milliseconds = _limited(text, int(found["epoch"]))
+        if milliseconds < _SMALLEST_EPOCH:
+            raise OffsetError(
+                f"{text!r} would be in 1970: write a date as 2026-01-01, "
+                "and a time since 1970 in milliseconds, not seconds"
+            )
+        return Position(Kind.TIME, milliseconds)
     return Position(Kind.TIME, _milliseconds(text, found))
 
 

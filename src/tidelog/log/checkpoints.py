@@ -35,7 +35,7 @@ def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
     path = os.path.join(directory, name)
     try:
         with open(path, encoding="utf-8") as file:
-            return _parse(file.read())
+            return parse_checkpoint(file.read())
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
@@ -43,7 +43,8 @@ def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
         return {}
 
 
-def _parse(text: str) -> dict[TopicPartition, int]:
+def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint; ValueError if it is not whole."""
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "0":
         raise ValueError("it does not start with version 0 and a count")

@@ -16,6 +16,7 @@ rebuilds.)  Closed segments map their file, on first use.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -46,10 +47,11 @@ class _Index:
         try:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                self._written = size - size % self.entry.size
-                if self._written == 0:
+                whole = size - size % self.entry.size
+                self._written = size if whole == size else -1  # a torn entry: rewrite the file
+                if whole == 0:
                     return bytearray()
-                return mmap.mmap(file.fileno(), self._written, access=mmap.ACCESS_READ)
+                return mmap.mmap(file.fileno(), whole, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             return bytearray()
 
@@ -60,6 +62,11 @@ class _Index:
         """Bring the entries into memory: the segment is the active one again."""
         if not isinstance(self.data, bytearray):
             self._data = bytearray(self.data)
+
+    def release(self) -> None:
+        """Let go of the mapped file; the next use maps it again."""
+        if not isinstance(self._data, bytearray):
+            self._data = None
 
     def reset(self) -> None:
         """Forget every entry; the next flush rewrites the file."""
@@ -106,7 +113,7 @@ class _Index:
                 written = os.pwrite(fd, missing, start) if missing else 0
             if written != len(data) - start:
                 self._written = -1
-                raise OSError(28, "no room for the index", self.path)
+                raise OSError(errno.ENOSPC, "no room for the index", self.path)
         finally:
             os.close(fd)
         self._written = len(data)
@@ -151,19 +158,19 @@ class TimeIndex(_Index):
         if timestamp > self.last()[0]:
             self._append(timestamp, offset - self.base_offset)
 
-    def lookup(self, timestamp: int) -> int:
-        """An offset from which a scan finds the first record of that time or later."""
-        found = self._floor(0, timestamp - 1)
-        if found < 0:
-            return self.base_offset
-        relative: int = self.entry.unpack_from(self.data, found * self.entry.size)[1]
-        return self.base_offset + relative
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The last entry that is older: a scan from its offset finds the first record of
+        that time or later.  (-1, base) if there is none."""
+        return self._entry(self._floor(0, timestamp - 1))
 
     def last(self) -> tuple[int, int]:
         """The newest time and the offset that has it; (-1, base) if empty."""
-        if not len(self):
+        return self._entry(len(self) - 1)
+
+    def _entry(self, i: int) -> tuple[int, int]:
+        if i < 0:
             return -1, self.base_offset
-        timestamp, relative = self.entry.unpack_from(self.data, (len(self) - 1) * self.entry.size)
+        timestamp, relative = self.entry.unpack_from(self.data, i * self.entry.size)
         return timestamp, self.base_offset + relative
 
     def truncate(self, offset: int) -> None:

@@ -44,6 +44,8 @@ class LeaderEpochs:
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
         """The largest epoch at most ``epoch`` and where it ended; (-1, -1) if unknown."""
+        if epoch < 0:
+            return -1, -1
         if epoch == self.latest:
             return epoch, log_end
         found = epoch  # older than all we know: it ended where our first epoch starts
@@ -87,19 +89,26 @@ class LeaderEpochs:
         write_atomically(os.path.join(directory, NAME), "\n".join(lines).encode() + b"\n")
 
     @classmethod
-    def load(cls, directory: str) -> LeaderEpochs:
+    def load(cls, directory: str) -> LeaderEpochs | None:
+        """What was saved; None if there is nothing that can be read."""
         path = os.path.join(directory, NAME)
         try:
             with open(path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-            if lines[0] != "0" or int(lines[1]) != len(lines) - 2:
-                raise ValueError("its header does not match its lines")
-            entries = [(int(a), int(b)) for a, b in (line.split(" ") for line in lines[2:])]
-            if any(a >= b for a, b in pairwise(entries)):
-                raise ValueError("its epochs do not grow")
+                return cls(parse_epochs(file.read()))
         except FileNotFoundError:
-            return cls()
-        except (ValueError, IndexError, OSError) as error:
-            log.warning("%s cannot be read (%s); epochs start anew", path, error)
-            return cls()
-        return cls(entries)
+            return None
+        except (ValueError, OSError) as error:
+            log.warning("%s cannot be read (%s); made anew from the log", path, error)
+            return None
+
+
+def parse_epochs(text: str) -> list[tuple[int, int]]:
+    """Epochs and their start offsets; ValueError if the file is not whole."""
+    lines = text.splitlines()
+    if len(lines) < 2 or lines[0] != "0" or int(lines[1]) != len(lines) - 2:
+        raise ValueError("its header does not match its lines")
+    entries = [(int(a), int(b)) for a, b in (line.split(" ") for line in lines[2:])]
+    grow = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
+    if not grow or any(epoch < 0 or start < 0 for epoch, start in entries):
+        raise ValueError("its epochs do not grow")
+    return entries

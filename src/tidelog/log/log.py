@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log import recovery, retention
-from tidelog.log.files import remove, sync_directory
+from tidelog.log.files import remove, sync_directory, sync_file
 from tidelog.log.index import TimeIndex
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import (
@@ -114,14 +114,14 @@ class Log:
             self.roll(now_ms)
             self._roll_after = self._oldest(timestamp, now_ms) + self._segment_ms()
             active = self.active
+        if leader_epoch > self.epochs.latest:
+            self.assign_epoch(leader_epoch, base_offset)
         place(batch, base_offset, leader_epoch)
         position = active.size
         active.append(batch, last_offset, timestamp, self.config.index_interval_bytes)
         self.end_offset = last_offset + 1
         if producer_id >= 0:
             self.producers.update(header, base_offset)
-        if leader_epoch > self.epochs.latest:
-            self.assign_epoch(leader_epoch, base_offset)
         recent = self._recent
         if len(recent) >= _RECENT:
             recent.clear()
@@ -132,8 +132,10 @@ class Log:
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A new leader starts to write at ``start_offset``."""
-        if self.epochs.assign(epoch, start_offset):
-            self.epochs.save(self.directory)
+        changed = LeaderEpochs(list(self.epochs.entries))
+        if changed.assign(epoch, start_offset):
+            changed.save(self.directory)
+            self.epochs = changed
 
     def _oldest(self, timestamp: int, now_ms: int) -> int:
         return timestamp if timestamp >= 0 else now_ms
@@ -158,28 +160,38 @@ class Log:
 
     # -- flushing ---------------------------------------------------------------
 
-    def begin_flush(self) -> tuple[int, list[LogFile]]:
+    def begin_flush(self) -> tuple[int, list[LogFile | str]]:
         """What is to be flushed: everything before the returned offset.
 
         The files may be synced in another thread; then :meth:`end_flush` is called.
+        The indexes of closed segments go to disk too: recovery will not make them anew
+        once the recovery point has passed them.
         """
         self.flush_wanted = False
-        files = []
-        for i, segment in enumerate(self.segments):
-            following = self.segments[i + 1] if i + 1 < len(self.segments) else None
-            if following is None or following.base_offset > self.recovery_point:
-                files.append(segment.file)
+        files: list[LogFile | str] = []
+        for segment, end in zip(self.segments, [*self._bases[1:], None], strict=True):
+            if end is None or end > self.recovery_point:
                 segment.flush_indexes()
+                files.append(segment.file)
+                if end is not None:
+                    files += segment.index_paths
         self.first_unflushed_ms = None
         return self.end_offset, files
 
-    def sync(self, files: list[LogFile]) -> None:
+    def sync(self, files: list[LogFile | str]) -> None:
         """The slow part of a flush; safe in another thread."""
         for file in files:
-            os.fdatasync(file.fd)
+            if isinstance(file, LogFile):
+                os.fdatasync(file.fd)
+            else:
+                sync_file(file)
         if self._unsynced_names:
-            self._unsynced_names = False
-            sync_directory(self.directory)
+            self._unsynced_names = False  # first: a roll may want it again meanwhile
+            try:
+                sync_directory(self.directory)
+            except OSError:
+                self._unsynced_names = True
+                raise
 
     def end_flush(self, offset: int) -> None:
         """Everything before ``offset`` is on disk."""
@@ -204,7 +216,7 @@ class Log:
         if offset >= end:
             return None
         segments, bases = self.segments, self._bases
-        i = bisect_right(bases, offset) - 1
+        i = max(bisect_right(bases, offset) - 1, 0)
         while i < len(segments):
             segment = segments[i]
             found = None
@@ -214,6 +226,9 @@ class Log:
                 found = segment.locate(offset)
             if found is not None:
                 break
+            if segment.damage is not None:
+                message = f"{segment.path} is damaged at byte {segment.damage}"
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, message)
             i += 1  # a hole at the end of the segment: the next one begins after it
         else:
             return None
@@ -245,7 +260,7 @@ class Log:
         for segment in self.segments:
             if segment.max_timestamp[0] < timestamp or segment.size == 0:
                 continue
-            start = max(segment.time_index.lookup(timestamp), self.log_start_offset)
+            start = max(segment.first_offset_at(timestamp), self.log_start_offset)
             found = segment.locate(start)
             if found is None:
                 continue
@@ -262,20 +277,27 @@ class Log:
 
     def newest_record(self) -> tuple[int, int] | None:
         """Time and offset of the record with the largest timestamp."""
-        best: Segment | None = None
+        best: tuple[int, int] | None = None
         for segment in self.segments:
-            if segment.size and (best is None or segment.max_timestamp[0] > best.max_timestamp[0]):
-                best = segment
-        if best is None or best.max_timestamp[0] < 0:
-            return None
-        timestamp, offset = best.max_timestamp
-        found = best.locate(offset)
-        if found is None:
-            return None
-        for record in decode_batch(FileRange(best.file, *found).read()):
-            if record.timestamp == timestamp:
-                return timestamp, record.offset
-        return None
+            timestamp, offset = segment.max_timestamp
+            if timestamp < 0 or (best is not None and timestamp <= best[0]):
+                continue
+            found = self.offset_for_timestamp(timestamp, offset + 1)
+            found = found or self._newest_left(segment)  # its newest is deleted
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        return best
+
+    def _newest_left(self, segment: Segment) -> tuple[int, int] | None:
+        """The newest record of a segment of which the beginning is deleted."""
+        best = (-1, -1)
+        start = segment.locate(self.log_start_offset)
+        for position, header in segment.headers(start[0]) if start else ():
+            if header.max_timestamp > best[0]:
+                for record in decode_batch(FileRange(segment.file, position, header.size).read()):
+                    if record.offset >= self.log_start_offset and record.timestamp > best[0]:
+                        best = record.timestamp, record.offset
+        return best if best[0] >= 0 else None
 
     @property
     def size(self) -> int:
@@ -295,15 +317,25 @@ class Log:
         self.log_start_offset = offset
         self.recovery_point = max(self.recovery_point, offset)
         if self.epochs.truncate_from_start(offset):
-            self.epochs.save(self.directory)
+            try:
+                self.epochs.save(self.directory)
+            except OSError as error:
+                # Older epochs in the file do no harm, and a full disk must be able to shrink.
+                log.warning("%s: leader epochs not saved: %s", self.directory, error)
 
     def apply_retention(self, now_ms: int) -> tuple[list[str], str]:
         """Drop the segments that the policies let go; returns files to remove, and why."""
         count, reason = retention.decide(self._facts(), now_ms)
+        for segment in self.segments[:-1]:
+            segment.release()  # descriptors that nobody has used lately are not kept
+        if count == len(self.segments):
+            try:
+                self.roll(now_ms)
+            except OSError as error:
+                log.warning("%s: the active segment stays: %s", self.directory, error)
+                count -= 1
         if not count:
             return [], ""
-        if count == len(self.segments):
-            self.roll(now_ms)
         doomed = self.segments[:count]
         self.advance_start(self.segments[count].base_offset)
         self._set_segments(list(self.segments[count:]))
@@ -326,21 +358,19 @@ class Log:
         """Forget everything from ``offset`` on (a follower that went astray)."""
         if offset >= self.end_offset:
             return
-        keep = [s for s in self.segments if s.base_offset <= offset] or [self.segments[0]]
-        for segment in self.segments[len(keep) :]:
+        keep = [segment for segment in self.segments if segment.base_offset <= offset]
+        dropped = self.segments[len(keep) :]
+        if not keep:  # older than all there is: start anew
+            keep = [Segment(self.directory, offset, create=True)]
+            self._unsynced_names = True
+        for segment in dropped:
             for path in segment.files:
                 remove(path)
-        last = keep[-1]
-        last.offset_index.make_writable()
-        last.time_index.make_writable()
-        found = last.locate(offset)
-        if found is not None:
-            last.truncate(offset, found[0])
+        end = keep[-1].truncate(offset)
+        keep[-1].created_ms = keep[-1].created_ms or self.active.created_ms
         self._set_segments(keep)
-        end = last.base_offset
-        for _, header in last.headers(last.offset_index.last()[1]):
-            end = header.last_offset + 1
         self.end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
         if self.epochs.truncate_from_end(end):
@@ -354,6 +384,8 @@ class Log:
         """Flush everything and leave a snapshot, so that the next start needs no scan."""
         self.active.time_index.add(*self.active.max_timestamp)
         self.flush()
+        for path in self.active.index_paths:
+            sync_file(path)
         save_snapshot(self.directory, self.end_offset, self.producers)
         keep = {*self._bases, self.end_offset}
         for offset in snapshot_offsets(self.directory):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 
 from tidelog.log import recovery
 from tidelog.log.files import remove
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.log import Log
 from tidelog.log.producer_state import ProducerState, load_newest_snapshot
-from tidelog.log.segment import Segment
+from tidelog.log.segment import FileRange, Segment
 from tidelog.settings import LogConfig
-from tidelog.wire.batch import LENGTH_OVERHEAD
+from tidelog.wire.batch import is_valid
+
+_SEGMENT = re.compile(r"[0-9]{20}\.log")
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ def open_log(
     os.makedirs(directory, exist_ok=True)
     _remove_leftovers(directory)
     segments = [Segment(directory, base) for base in _base_offsets(directory)]
+    _remove_orphans(directory, segments)
     if not segments:
         first = Segment(directory, log_start_offset or 0, create=True)
         first.created_ms = now_ms
@@ -60,10 +64,13 @@ def open_log(
     result.high_watermark = max(result.log_start_offset, 0)
     result.recovery_point = result.end_offset if clean else min(recovery_point, result.end_offset)
     result.recovery_point = max(result.recovery_point, result.log_start_offset)
-    result.epochs = LeaderEpochs.load(directory)
-    if result.epochs.truncate_from_end(result.end_offset + 1):
-        result.epochs.save(directory)
+    result.epochs = _load_epochs(directory, segments, result)
     result.producers = _load_producers(directory, segments, result.end_offset)
+    if not clean:
+        try:
+            result.flush()  # what stands now is not checked again after the next crash
+        except OSError as error:
+            log.warning("%s: not flushed after recovery: %s", directory, error)
     return result
 
 
@@ -73,31 +80,35 @@ def _remove_leftovers(directory: str) -> None:
             remove(os.path.join(directory, name))
 
 
+def _remove_orphans(directory: str, segments: list[Segment]) -> None:
+    """Indexes whose log is gone: a deletion was interrupted."""
+    known = {os.path.basename(path) for segment in segments for path in segment.files}
+    for name in os.listdir(directory):
+        if name.endswith((".index", ".timeindex", ".txnindex")) and name not in known:
+            remove(os.path.join(directory, name))
+
+
 def _base_offsets(directory: str) -> list[int]:
-    names = (name for name in os.listdir(directory) if name.endswith(".log"))
-    return sorted(int(name[:-4]) for name in names if name[:-4].isdigit() and len(name) == 24)
+    return sorted(int(name[:-4]) for name in os.listdir(directory) if _SEGMENT.fullmatch(name))
 
 
 def _look_at_tail(segment: Segment) -> int | None:
     """The log end after a clean stop: scan from the last index entry.  None: damaged."""
-    index = segment.offset_index
-    if len(index) and index.last()[1] >= segment.size:
-        return None
-    last_offset, start = index.last()
+    last_offset, start = segment.offset_index.last()
     end, reached = segment.base_offset, start
     newest = segment.time_index.last()
-    first = True
     for position, header in segment.headers(start):
-        if first and start and header.last_offset != last_offset:
+        if position == start and start and header.last_offset != last_offset:
             return None
-        first = False
         if header.base_offset < end:
+            return None
+        if not is_valid(FileRange(segment.file, position, header.size).read()):
             return None
         end = header.last_offset + 1
         if header.max_timestamp > newest[0]:
             newest = (header.max_timestamp, header.last_offset)
-        reached = position + header.length + LENGTH_OVERHEAD
-    if reached != segment.size:
+        reached = position + header.size
+    if reached != segment.size or not segment.confirms(segment.time_index.last()):
         return None
     segment._max_timestamp = newest
     segment._bytes_since_entry = segment.size - start
@@ -116,7 +127,8 @@ def _recover(
             kept.append(segment)
             expected = following.base_offset
             continue
-        found = recovery.recover_segment(segment, expected, config.index_interval_bytes, None)
+        limit = following.base_offset if following else None
+        found = recovery.recover_segment(segment, expected, config.index_interval_bytes, limit)
         kept.append(segment)
         expected = found.next_offset
         if found.reason:
@@ -132,9 +144,31 @@ def _recover(
                 for path in later.files:
                     remove(path)
             break
-        segment.flush_indexes()
+        if following is not None:
+            # Its newest record must be in the index: retention goes by it.
+            segment.time_index.add(*segment.max_timestamp)
     log.info("%s: recovered up to offset %d", directory, expected)
     return kept, expected
+
+
+def _load_epochs(directory: str, segments: list[Segment], opened: Log) -> LeaderEpochs:
+    """The leader epochs; if their file is lost they are taken from the batches."""
+    epochs = LeaderEpochs.load(directory)
+    changed = epochs is None
+    if epochs is None:
+        epochs = LeaderEpochs()
+        for segment in segments:
+            for _, header in segment.headers():
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+    changed |= epochs.truncate_from_end(opened.end_offset + 1)
+    changed |= epochs.truncate_from_start(opened.log_start_offset)
+    if changed and epochs.entries:
+        try:
+            epochs.save(directory)
+        except OSError as error:
+            log.warning("%s: leader epochs not saved: %s", directory, error)
+    return epochs
 
 
 def _load_producers(directory: str, segments: list[Segment], end: int) -> ProducerState:

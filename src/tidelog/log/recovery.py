@@ -31,18 +31,17 @@ class Recovered:
 
 
 def recover_segment(
-    segment: Segment, expected_offset: int, interval: int, producers: ProducerState | None
+    segment: Segment, expected_offset: int, interval: int, limit: int | None
 ) -> Recovered:
     """Check every batch, rebuild the indexes, cut what is damaged.
 
-    ``producers``, if given, is brought up to date with the batches that stand.
+    ``limit`` is the first offset of the next segment, if there is one.
     """
     on_disk = os.stat(segment.path).st_size
     segment.size = on_disk
-    segment.offset_index.reset()
-    segment.time_index.reset()
-    segment._max_timestamp, segment._bytes_since_entry = (-1, segment.base_offset), 0
-    segment.first_timestamp = None
+    segment.clear_index()
+    if limit is None:
+        limit = segment.base_offset + 0x80000000  # offsets in the indexes have 32 bits
 
     position, next_offset, reason = 0, max(expected_offset, segment.base_offset), ""
     if on_disk:
@@ -50,13 +49,12 @@ def recover_segment(
             view = memoryview(data)
             try:
                 while position < on_disk:
-                    reason = _fault(view, position, next_offset)
+                    reason = fault(view, position, next_offset)
+                    reason = reason or _misplaced(view, position, next_offset, limit)
                     if reason:
                         break
                     header = BatchHeader(*HEADER.unpack_from(view, position))
                     last = header.last_offset
-                    if producers is not None and header.producer_id >= 0:
-                        producers.update(header, header.base_offset)
                     segment.note(position, header.size, last, header.max_timestamp, interval)
                     position += header.size
                     next_offset = last + 1
@@ -68,7 +66,7 @@ def recover_segment(
     return Recovered(next_offset, on_disk - position, reason)
 
 
-def _fault(view: memoryview, position: int, next_offset: int) -> str:
+def fault(view: memoryview, position: int, next_offset: int) -> str:
     """Why the batch at ``position`` cannot stand; empty if it can."""
     left = len(view) - position
     if left < HEADER_SIZE:
@@ -81,6 +79,20 @@ def _fault(view: memoryview, position: int, next_offset: int) -> str:
             return "a batch does not match its CRC"
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} comes after {next_offset - 1}"
+    return ""
+
+
+def _misplaced(view: memoryview, position: int, next_offset: int, limit: int) -> str:
+    """The base offset is not under the CRC.  A gap before a batch is legal (compaction
+    leaves gaps), but not one that the batch after it denies."""
+    header = BatchHeader(*HEADER.unpack_from(view, position))
+    if header.last_offset >= limit:
+        return f"offset {header.last_offset} lies beyond the segment"
+    follower = position + header.size
+    if header.base_offset > next_offset and len(view) - follower >= HEADER_SIZE:
+        expected = next_offset + header.last_offset_delta + 1
+        if BatchHeader(*HEADER.unpack_from(view, follower)).base_offset == expected:
+            return f"offset {header.base_offset} stands where {next_offset} belongs"
     return ""
 
 

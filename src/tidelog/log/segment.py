@@ -10,6 +10,9 @@ descriptor open: a segment may be deleted under a reader and the read still ends
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
 import mmap
 import os
 from collections.abc import Iterator
@@ -18,6 +21,8 @@ from tidelog.log.index import OffsetIndex, TimeIndex
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 
 _SCAN = 16 * 1024
+
+log = logging.getLogger(__name__)
 
 
 class LogFile:
@@ -79,6 +84,7 @@ class Segment:
         self.created_ms = 0
         self._bytes_since_entry = 0
         self.index_entries = 0  # of the active segment; a full index rolls it
+        self.damage: int | None = None  # where a scan met something that is no batch
 
     @property
     def file(self) -> LogFile:
@@ -86,6 +92,12 @@ class Segment:
         if self._file is None:
             self._file = LogFile(self.path)
         return self._file
+
+    def release(self) -> None:
+        """Let go of descriptors and maps; the next use opens them again."""
+        self._file = None
+        self.offset_index.release()
+        self.time_index.release()
 
     # -- writing ----------------------------------------------------------------
 
@@ -100,13 +112,10 @@ class Segment:
         size, position = len(batch), self.size
         written = os.pwrite(self.file.fd, batch, position)
         if written != size:
-            self._undo(position)
-            raise OSError(28, "the disk is full", self.path)
+            # Take the torn write back, so that the file ends with a whole batch.
+            os.ftruncate(self.file.fd, position)
+            raise OSError(errno.ENOSPC, "the disk is full", self.path)
         self.note(position, size, last_offset, max_timestamp, interval)
-
-    def _undo(self, position: int) -> None:
-        """Take back a torn write, so that the file ends with a whole batch."""
-        os.ftruncate(self.file.fd, position)
 
     def note(
         self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int
@@ -129,8 +138,30 @@ class Segment:
     def max_timestamp(self) -> tuple[int, int]:
         """The newest time in the segment and the last offset of the batch that has it."""
         if self._max_timestamp is None:
-            self._max_timestamp = self.time_index.last()
+            # A closed segment; retention must not go by a damaged index.
+            opened = self._file is not None
+            newest = self.time_index.last()
+            tail = (header.max_timestamp for _, header in self.headers(self.offset_index.last()[1]))
+            if max(tail, default=-1) > newest[0] or not self.confirms(newest):
+                self.rebuild_index()
+            else:
+                self._max_timestamp = newest
+            if not opened:
+                self.release()
+        assert self._max_timestamp is not None
         return self._max_timestamp
+
+    def confirms(self, entry: tuple[int, int]) -> bool:
+        """Is this entry of the time index (or that it has none) borne out by the log?"""
+        timestamp, offset = entry
+        if timestamp < 0:
+            oldest = self.oldest_ms()
+            return oldest is None or oldest < 0
+        found = self.locate(offset)
+        return found is not None and self.header_at(found[0]).max_timestamp == timestamp
+
+    def header_at(self, position: int) -> BatchHeader:
+        return BatchHeader(*HEADER.unpack(os.pread(self.file.fd, HEADER_SIZE, position)))
 
     def newest_ms(self) -> int:
         """What retention by time goes by: the newest record, else the file's own time."""
@@ -140,9 +171,7 @@ class Segment:
     def oldest_ms(self) -> int | None:
         """The time of the first batch, once known; rolling by age goes by it."""
         if self.first_timestamp is None and self.size >= HEADER_SIZE:
-            self.first_timestamp = BatchHeader(
-                *HEADER.unpack(os.pread(self.file.fd, HEADER_SIZE, 0))
-            ).max_timestamp
+            self.first_timestamp = self.header_at(0).max_timestamp
         return self.first_timestamp
 
     def close_for_writing(self) -> None:
@@ -158,45 +187,58 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers from ``position`` to the end; stops at a torn one."""
-        fd, size, unpack = self.file.fd, self.size, HEADER.unpack_from
+        file, size, unpack = self.file, self.size, HEADER.unpack_from
         chunk, start = b"", position
-        while position + HEADER_SIZE <= size:
+        while 0 <= position <= size - HEADER_SIZE:
             local = position - start
             if local + HEADER_SIZE > len(chunk):
-                chunk, start, local = os.pread(fd, _SCAN, position), position, 0
+                chunk, start, local = os.pread(file.fd, _SCAN, position), position, 0
                 if len(chunk) < HEADER_SIZE:
-                    return
+                    break
             header = BatchHeader(*unpack(chunk, local))
             end = position + header.length + LENGTH_OVERHEAD
             if header.magic != MAGIC or header.length + LENGTH_OVERHEAD < HEADER_SIZE or end > size:
-                return
+                break
             yield position, header
             position = end
+        if position != size:
+            self.damage = position
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """Position and size of the first batch that ends at ``offset`` or later."""
         start = self.offset_index.lookup(offset)
-        first = True
+        confirmed = start == 0
         for position, header in self.headers(start):
-            if (
-                first
-                and start
-                and (header.base_offset > offset or header.base_offset < self.base_offset)
-            ):
+            if not confirmed and not self.base_offset <= header.base_offset <= offset:
                 break
-            first = False
+            confirmed = True
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header.length + LENGTH_OVERHEAD
-        if first and start and start < self.size:
-            self.rebuild_index()
-            return self.locate(offset)
-        return None
+        if confirmed:
+            return None
+        self.rebuild_index()
+        return self.locate(offset)
 
-    def rebuild_index(self, interval: int = 4096) -> None:
-        """Make both indexes anew from the batches."""
+    def first_offset_at(self, timestamp: int) -> int:
+        """An offset from which a scan finds the first record of that time or later."""
+        entry = self.time_index.lookup(timestamp)
+        if entry != (-1, self.base_offset) and not self.confirms(entry):
+            self.rebuild_index()
+            entry = self.time_index.lookup(timestamp)
+        return entry[1]
+
+    def clear_index(self) -> None:
+        """Forget both indexes and all that goes with them; a scan is to follow."""
         self.offset_index.reset()
         self.time_index.reset()
-        self._max_timestamp, self._bytes_since_entry = (-1, self.base_offset), 0
+        self._max_timestamp, self.first_timestamp = (-1, self.base_offset), None
+        self._bytes_since_entry = self.index_entries = 0
+        self.damage = None
+
+    def rebuild_index(self, interval: int = 4096) -> None:
+        """The indexes do not match the log: make both anew from the batches."""
+        log.warning("%s: its indexes do not match; made anew", self.path)
+        self.clear_index()
         size = self.size
         for position, header in self.headers():
             self.note(
@@ -207,22 +249,38 @@ class Segment:
                 interval,
             )
         self.size = size
+        with contextlib.suppress(OSError):  # in memory they serve as well
+            self.close_for_writing()
 
     # -- cutting and deleting ---------------------------------------------------
 
-    def truncate(self, offset: int, position: int) -> None:
-        """Cut the file at ``position``, the start of the batch with ``offset``."""
+    def truncate(self, offset: int) -> int:
+        """Drop the batch that holds ``offset`` and all after it; returns the new end.
+
+        The segment is the active one from here on.
+        """
+        found = self.locate(offset)
+        position = self.size if found is None else found[0]
         os.ftruncate(self.file.fd, position)
         self.size = position
+        self.file._map = None
         self.offset_index.truncate(offset, position)
         self.time_index.truncate(offset)
-        self._max_timestamp = self.time_index.last()
+        self.first_timestamp = None
         _, start = self.offset_index.last()
+        end, newest = self.base_offset, self.time_index.last()
         for _, header in self.headers(start):
-            if header.max_timestamp > self._max_timestamp[0]:
-                self._max_timestamp = (header.max_timestamp, header.last_offset)
+            end = header.last_offset + 1
+            if header.max_timestamp > newest[0]:
+                newest = (header.max_timestamp, header.last_offset)
+        self._max_timestamp = newest
         self._bytes_since_entry = position - start
-        self.file._map = None
+        self.index_entries = len(self.offset_index)
+        return end
+
+    @property
+    def index_paths(self) -> list[str]:
+        return [self.offset_index.path, self.time_index.path]
 
     @property
     def files(self) -> list[str]:

@@ -7,6 +7,7 @@ A command module is imported when its command runs, so that ``tidelog --help`` a
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -45,6 +46,15 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of our output has seen enough (`| head`): no error, whatever click
+            # says.  What is still buffered goes nowhere, so that nothing complains at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tidelog")
@@ -72,10 +82,6 @@ def main(args: list[str] | None = None) -> Any:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has seen enough (`| head`).
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         _fail(f"{name}{error.strerror or error}")

@@ -7,7 +7,8 @@ import pathlib
 import click
 
 from tidelog.settings import Settings, read_properties
-from tidelog.tools.serving import pairs, serve
+from tidelog.tools.options import pairs
+from tidelog.tools.serving import serve
 
 
 @click.command()

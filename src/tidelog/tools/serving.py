@@ -15,17 +15,6 @@ from tidelog.broker.broker import Broker
 from tidelog.settings import Settings, parse_listener
 
 
-def pairs(settings: tuple[str, ...]) -> dict[str, str]:
-    """``--set key=value`` options as a dict."""
-    values = {}
-    for text in settings:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{text!r}: write it as name=value", param_hint="--set")
-        values[name.strip()] = value.strip()
-    return values
-
-
 def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
     """Start, say where we are, and wait for SIGTERM or Ctrl-C."""
     logging.basicConfig(

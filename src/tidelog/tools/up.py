@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from tidelog.settings import Settings
-from tidelog.tools.serving import pairs, serve
+from tidelog.tools.options import pairs
+from tidelog.tools.serving import serve
 
 
 @click.command()

@@ -93,8 +93,8 @@ def _decode_produce_flexible(
     if version < 13:
         # What nearly every small request is: one topic, one partition.  Straight through.
         transactional, acks, timeout_ms, topic_count, n = _ONE_TOPIC(buf, pos)
-        if transactional == 0 and topic_count == 2 and 1 < n < 128:
-            at = pos + 8 + n
+        at = pos + 8 + n
+        if transactional == 0 and topic_count == 2 and 1 < n < 128 and at + 5 < end:
             partition_count, index = _ONE_PARTITION(buf, at)
             if partition_count == 2:
                 size, start = read_uvarint(buf, at + 5)
@@ -168,8 +168,7 @@ def encode_produce_response(
     flexible = version >= 9
     if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((index, error, base_offset, append_time, log_start, message),) = topics[0]
-        if message is None and type(topic) is str and len(topic) < 40:
-            name = topic.encode()
+        if message is None and type(topic) is str and len(name := topic.encode()) < 127:
             return (
                 _ONE_PRODUCED(len(name) + 47, correlation_id, 0, 2, len(name) + 1)
                 + name

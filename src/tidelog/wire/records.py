@@ -114,7 +114,7 @@ def decode_batch(batch: Buffer) -> Iterator[Record]:
     Nearly every number inside a record fits into one byte, so that case is written out:
     a third of the time of a call for each.
     """
-    header = batches.read_header(batch)
+    header = _whole_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     data = bytes(decompress(codec_of(header.attributes), body))
     append_time = header.attributes & batches.LOG_APPEND_TIME
@@ -155,6 +155,16 @@ def decode_batch(batch: Buffer) -> Iterator[Record]:
         raise ProtocolError("a record runs past the end of its batch") from error
 
 
+def _whole_header(batch: Buffer) -> BatchHeader:
+    """The header of a batch that is all there."""
+    if len(batch) < HEADER_SIZE:
+        raise ProtocolError(f"a batch of {len(batch)} bytes has no complete header")
+    header = batches.read_header(batch)
+    if not HEADER_SIZE <= header.size <= len(batch):
+        raise ProtocolError(f"a batch says it has {header.size} bytes but {len(batch)} are there")
+    return header
+
+
 def _decode_headers(data: bytes, pos: int) -> tuple[Headers, int]:
     count, pos = read_varint(data, pos)
     headers = []
@@ -176,7 +186,7 @@ def _decode_bytes(data: bytes, pos: int) -> tuple[bytes | None, int]:
 
 def recompress(batch: Buffer, codec: Codec) -> bytes:
     """The same records under another codec; the stream is re-packed, not parsed."""
-    header = batches.read_header(batch)
+    header = _whole_header(batch)
     body = decompress(codec_of(header.attributes), memoryview(batch)[HEADER_SIZE : header.size])
     attributes = header.attributes & ~batches.CODEC_MASK | codec
     return _seal(header._replace(attributes=attributes), compress(codec, body))

@@ -52,11 +52,13 @@ def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffse
         timestamp, offset = _find(partition, row.timestamp)
     except ApiError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
-    epoch = -1
-    if offset >= 0:
-        epoch = max(partition.log.epochs.epoch_at(offset), partition.leader_epoch * (offset >= 0))
-        if offset < partition.log.end_offset:
-            epoch = partition.log.epochs.epoch_at(offset)
+    log = partition.log
+    if offset < 0:
+        epoch = -1
+    elif offset >= log.end_offset:
+        epoch = partition.leader_epoch  # the next record will be of this epoch
+    else:
+        epoch = log.epochs.epoch_at(offset)
     return ListOffsetsPartitionResponse(
         partition_index=index, error_code=0, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )

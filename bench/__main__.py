@@ -1,0 +1,86 @@
+"""``python -m bench``: run the sections, print the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import bench
+from bench.report import Section, as_markdown, as_text
+from bench.rows import SECTIONS
+from bench.system import Bench, describe_machine
+from bench.wire import BenchError
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+_INTRO = """
+Made by `./dev bench --write`.  Every figure is the median of several rounds, with the least
+and the most; a share is the median of the rounds' own ratios to a peer measured in turn with
+it.  `loopback` is the same exchange of bytes with nothing between; `floor` is a bare Python
+server that does the same system calls and no Kafka.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children end with us
+    rounds = options.rounds or (2 if options.quick else 5)
+    wanted = [name for name in SECTIONS if not options.only or name in options.only]
+    run = Bench(rounds, 0.15 if options.quick else 0.4, options.quick, options.data, _say)
+    facts = describe_machine(run, " ".join(["./dev bench", *(arguments or sys.argv[1:])]))
+    started = time.monotonic()
+    sections: list[Section] = []
+    try:
+        for name in wanted:
+            _say(f"[{time.monotonic() - started:4.0f} s] {name}", end="\n")
+            sections.append(SECTIONS[name](run))
+    except KeyboardInterrupt:
+        _say("interrupted: the table is not complete", end="\n")
+    except BenchError as error:
+        _say(f"wrong: {error}", end="\n")
+        return 1
+    _say(f"[{time.monotonic() - started:4.0f} s] done", end="\n")
+    for name, value in facts:
+        print(f"{name}: {value}")
+    print("\n" + as_text(sections), end="")
+    if options.json:
+        report = {
+            "facts": dict(facts),
+            "sections": {s.name: [row.as_json() for row in s.rows] for s in sections},
+        }
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    if options.write:
+        RESULTS.write_text(as_markdown(sections, facts, _INTRO))
+        _say(f"wrote {RESULTS}", end="\n")
+    return 0 if len(sections) == len(wanted) else 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=(bench.__doc__ or "").partition("\n")[0],
+        epilog="Nothing else should run meanwhile: the machine is the measure.",
+    )
+    parser.add_argument("--quick", action="store_true", help="short and rough, under a minute")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="NAME",
+                        help="only these sections: " + ", ".join(SECTIONS))  # fmt: skip
+    parser.add_argument("--rounds", type=int, help="rounds a figure (default 5, quick 2)")
+    parser.add_argument("--json", metavar="FILE", help="write every round to a file")
+    parser.add_argument("--write", action="store_true", help=f"update bench/{RESULTS.name}")
+    parser.add_argument("--data", metavar="DIR", help="where the logs go (default: TMPDIR)")
+    return parser
+
+
+def _say(text: str, end: str = "\r") -> None:
+    """Progress, on standard error; on a terminal with the details, each over the last."""
+    if sys.stderr.isatty():
+        print(f"\x1b[K{text}", end=end, file=sys.stderr, flush=True)
+    elif end == "\n":
+        print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

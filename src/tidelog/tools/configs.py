@@ -1,0 +1,161 @@
+"""``tidelog configs``: describe and alter the settings of topics and brokers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tidelog.client import admin
+from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
+from tidelog.tools.options import bootstrap_option, connect, json_option, pairs
+from tidelog.tools.output import show_json, show_table
+
+_topic_option = click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic.")
+_broker_option = click.option(
+    "--broker", "brokers", multiple=True, type=click.IntRange(0), metavar="ID", help="A broker."
+)
+_all_brokers_option = click.option(
+    "--all-brokers", is_flag=True, help="What is set for all brokers at once."
+)
+
+
+@click.group()
+def configs() -> None:
+    """Describe and alter settings of topics and brokers."""
+
+
+def _resources(
+    topics: tuple[str, ...], brokers: tuple[int, ...], all_brokers: bool
+) -> list[tuple[Resource, str]]:
+    chosen = [(Resource.TOPIC, name) for name in topics]
+    chosen += [(Resource.BROKER, str(number)) for number in brokers]
+    if all_brokers:
+        chosen.append((Resource.BROKER, ""))
+    if not chosen:
+        raise click.UsageError("say whose settings: --topic NAME, --broker ID or --all-brokers")
+    return chosen
+
+
+def _title(kind: Resource, name: str) -> str:
+    if kind is Resource.TOPIC:
+        return f"topic {name}"
+    return f"broker {name}" if name else "all brokers"
+
+
+@configs.command()
+@_topic_option
+@_broker_option
+@_all_brokers_option
+@click.option("--all", "show_all", is_flag=True, help="Also settings that have their default.")
+@click.option("--docs", is_flag=True, help="What each setting means.")
+@bootstrap_option
+@json_option
+def describe(
+    topics: tuple[str, ...],
+    brokers: tuple[int, ...],
+    all_brokers: bool,
+    show_all: bool,
+    docs: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Show the settings that are not at their default, and where each comes from."""
+    chosen = _resources(topics, brokers, all_brokers)
+    report: list[dict[str, Any]] = []
+    with connect(bootstrap) as cluster:
+        for i, (kind, name) in enumerate(chosen):
+            entries = admin.describe_configs(cluster, kind, name, documentation=docs)
+            shown = [entry for entry in entries if show_all or entry.source != DEFAULT_SOURCE]
+            report.append(
+                {
+                    "resource": kind.name.lower(),
+                    "name": name,
+                    "config": [_as_dict(entry, docs) for entry in shown],
+                }
+            )
+            if not as_json:
+                if i:
+                    click.echo()
+                _show(_title(kind, name), shown, docs, show_all)
+    if as_json:
+        show_json(report)
+
+
+def _as_dict(entry: ConfigEntry, docs: bool) -> dict[str, Any]:
+    result = asdict(entry)
+    if not docs:
+        del result["documentation"]
+    return result
+
+
+def _show(title: str, entries: list[ConfigEntry], docs: bool, show_all: bool) -> None:
+    click.secho(title, bold=True)
+    if not entries:
+        click.echo("  nothing is set" + ("" if show_all else "; --all shows the defaults too"))
+        return
+    columns = ["setting", "value", "source", "type", *(["meaning"] if docs else [])]
+    show_table(
+        columns,
+        [
+            [
+                entry.name,
+                entry.value,
+                entry.source + (" (read-only)" if entry.read_only else ""),
+                entry.type,
+                *([entry.documentation] if docs else []),
+            ]
+            for entry in entries
+        ],
+        indent="  ",
+    )
+
+
+@configs.command()
+@_topic_option
+@_broker_option
+@_all_brokers_option
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Give it this value.")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to the default.")
+@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
+@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from it.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@bootstrap_option
+@json_option
+def alter(
+    topics: tuple[str, ...],
+    brokers: tuple[int, ...],
+    all_brokers: bool,
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    appends: tuple[str, ...],
+    subtracts: tuple[str, ...],
+    validate_only: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Change settings; all the changes of a topic or broker are made, or none."""
+    chosen = _resources(topics, brokers, all_brokers)
+    changes: list[tuple[Change, str, str | None]] = [(Change.DELETE, key, None) for key in deletes]
+    for change, values, option in (
+        (Change.SET, sets, "--set"),
+        (Change.APPEND, appends, "--append"),
+        (Change.SUBTRACT, subtracts, "--subtract"),
+    ):
+        changes += [(change, key, value) for key, value in pairs(values, option).items()]
+    if not changes:
+        raise click.UsageError("say what to change: --set, --delete, --append or --subtract")
+    with connect(bootstrap) as cluster:
+        for kind, name in chosen:
+            admin.alter_configs(cluster, kind, name, changes, validate_only=validate_only)
+            if not as_json:
+                verb = "could be altered" if validate_only else "altered"
+                click.echo(f"{_title(kind, name)} {verb}")
+    if as_json:
+        show_json(
+            [
+                {"resource": kind.name.lower(), "name": name, "altered": not validate_only}
+                for kind, name in chosen
+            ]
+        )

@@ -1,0 +1,89 @@
+"""Options that many commands share, and the way from an option to a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import CannotConnect
+from tidelog.client.offsets import OffsetError, Position, Range, parse, parse_position
+
+bootstrap_option = click.option(
+    "-b",
+    "--bootstrap",
+    envvar="TIDELOG_BOOTSTRAP",
+    default="localhost:9092",
+    show_default=True,
+    metavar="HOST:PORT,...",
+    help="Where the brokers are; also $TIDELOG_BOOTSTRAP.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+@contextlib.contextmanager
+def connect(bootstrap: str, **options: Any) -> Iterator[Cluster]:
+    """A cluster to ask; if no broker can be reached, the error says what to do."""
+    try:
+        with Cluster(bootstrap, **options) as cluster:
+            yield cluster
+    except CannotConnect as error:
+        raise CannotConnect(
+            f"{error}; start one with `tidelog up`, or name another with -b"
+        ) from error
+
+
+def pairs(values: Iterable[str], option: str = "--set") -> dict[str, str]:
+    """``name=value`` options as a dict."""
+    result = {}
+    for text in values:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise click.BadParameter(f"{text!r}: write it as name=value", param_hint=option)
+        result[name.strip()] = value.strip()
+    return result
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a person.  Without one (no terminal) the answer must be given as ``--yes``."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone: add --yes to do it without being asked")
+    click.confirm(question, abort=True, err=True)
+
+
+def unescape(text: str) -> str:
+    r"""``\t``, ``\n``, ``\0`` and ``\\`` as a shell user writes them; the rest stays."""
+    result, chars = "", iter(text)
+    names = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
+    for char in chars:
+        if char != "\\":
+            result += char
+            continue
+        following = next(chars, "")
+        result += names.get(following, "\\" + following)
+    return result
+
+
+def offset_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Position | None:
+    """Callback for an option that takes one place in a log (see client/offsets.py)."""
+    try:
+        return None if value is None else parse_position(value)
+    except OffsetError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def offset_or_range_value(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> Position | Range | None:
+    """Callback for an option that takes one place in a log, or a range ``a:b``."""
+    try:
+        return None if value is None else parse(value)
+    except OffsetError as error:
+        raise click.BadParameter(str(error), ctx, param) from None

@@ -1,0 +1,287 @@
+"""``tidelog produce``: records from the keyboard, a file or a pipe.
+
+librdkafka does the sending.  Whether a broker is there, and whether the topic is, our own
+client asks first: librdkafka would say so only after minutes, and in its own words.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, Any
+
+import click
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tidelog.client.cluster import check_topic
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.tools.lines import LineFormat
+from tidelog.tools.options import bootstrap_option, connect, pairs, unescape
+from tidelog.tools.output import complain, note, plural, show_json
+from tidelog.tools.record_json import Outgoing
+
+_SHOWN_FAILURES = 5
+_GIVE_UP_MS = 30_000  # message.timeout.ms: long enough for a broker to restart
+_SECURITY = ("security.", "sasl.", "ssl.")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--file", "source", type=click.File("rb"), default="-", help="Default: stdin.")
+@click.option("-k", "--key", help="The key of every record.")
+@click.option("--key-separator", metavar="SEP", help=r"Lines are KEY SEP VALUE; \t is a tab.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For all.")
+@click.option("--headers-separator", metavar="SEP", help="Lines begin with a=1,b=2 SEP.")
+@click.option("--null", metavar="MARK", help="A key, value or header equal to MARK is null.")
+@click.option("--json", "as_json", is_flag=True, help="Lines (and the summary) are JSON.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="Default: by the key.")
+@click.option("--repartition", is_flag=True, help="Ignore the partitions of JSON lines.")
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@click.option(
+    "--acks", type=click.Choice(["0", "1", "all", "-1"]), default="all", show_default=True
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Most records of a batch.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="Wait so long for a batch.")
+@click.option("--sync", is_flag=True, help="Wait for each record before the next.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="KEY=VALUE", help="For librdkafka."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No prompt and no summary.")
+@bootstrap_option
+def produce(
+    topic: str,
+    source: IO[bytes],
+    key: str | None,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    headers_separator: str | None,
+    null: str | None,
+    as_json: bool,
+    partition: int | None,
+    repartition: bool,
+    compression: str,
+    acks: str,
+    batch_size: int | None,
+    timeout: int | None,
+    sync: bool,
+    properties: tuple[str, ...],
+    quiet: bool,
+    bootstrap: str,
+) -> None:
+    """Write records to TOPIC, one from each line.
+
+    \b
+        echo hello | tidelog produce greetings
+        tidelog produce clicks --key-separator : --file clicks.txt -z lz4
+        tidelog consume clicks --json --from start --exit | tidelog produce copy --json
+    """
+    fixed = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
+    lines = LineFormat(
+        key=None if key is None else key.encode(),
+        key_separator=_separator(key_separator, "--key-separator"),
+        headers=fixed,
+        headers_separator=_separator(headers_separator, "--headers-separator"),
+        null=None if null is None else null.encode(),
+        json=as_json,
+    )
+    if as_json and (key_separator or headers_separator or null):
+        raise click.UsageError("--json lines carry keys, headers and nulls themselves")
+    if key is not None and key_separator is not None:
+        raise click.UsageError("give --key or --key-separator, not both")
+    settings: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "client.id": "tidelog-produce",
+        "acks": acks,
+        "enable.idempotence": acks in ("all", "-1"),
+        "compression.type": compression,
+        "message.timeout.ms": _GIVE_UP_MS,
+        "linger.ms": 0 if sync else 5,
+    }
+    if timeout is not None:
+        settings["linger.ms"] = timeout
+        settings["message.timeout.ms"] = max(_GIVE_UP_MS, 2 * timeout)
+    if batch_size is not None:
+        settings["batch.num.messages"] = batch_size
+    settings.update(pairs(properties, "--property"))
+    interactive = source.isatty() and not quiet
+    sender = _Sender(topic, settings, sync)
+    partitions = _check_topic(bootstrap, topic, settings)
+    sender.start()
+    code = 0
+    try:
+        for number, line in _read(source, interactive):
+            try:
+                record = lines.read(line)
+            except ValueError as error:
+                complain(f"line {number}: {error}")
+                code = 1
+                if not interactive:
+                    break
+                continue
+            chosen = partition
+            if chosen is None and not repartition:
+                chosen = record.partition
+            if chosen is not None and partitions is not None and chosen >= partitions:
+                complain(
+                    f"line {number}: topic {topic!r} has {plural(partitions, 'partition')}, "
+                    f"so there is no partition {chosen}"
+                    + ("; --repartition ignores it" if partition is None else "")
+                )
+                code = 1
+                break
+            sender.send(record, chosen)
+            if sender.hopeless:
+                break
+    except KeyboardInterrupt:
+        code = 0 if interactive else 130
+    finally:
+        sender.finish()
+    if not quiet:
+        sender.report(as_json)
+    sys.exit(1 if sender.failed else code)
+
+
+def _separator(text: str | None, option: str) -> bytes | None:
+    if text == "":
+        raise click.BadParameter("it is empty", param_hint=option)
+    return None if text is None else unescape(text).encode()
+
+
+def _check_topic(bootstrap: str, topic: str, settings: dict[str, Any]) -> int | None:
+    """Reach a broker and see (or make) the topic; returns its number of partitions."""
+    if any(name.startswith(_SECURITY) for name in settings):
+        return None  # our own client speaks plain text only; librdkafka will tell
+    with connect(bootstrap) as cluster:
+        view = cluster.metadata([topic], create=True).topics[topic]
+        check_topic(view)
+        return len(view.partitions) or None
+
+
+def _read(source: IO[bytes], interactive: bool) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines without their ends; with a prompt if a person types them."""
+    number = 0
+    while True:
+        if interactive:
+            click.echo(">", nl=False, err=True)
+        line = source.readline()
+        if not line:
+            if interactive:
+                click.echo(err=True)
+            return
+        number += 1
+        yield number, line.removesuffix(b"\n")
+
+
+class _Sender:
+    """librdkafka's producer, with its complaints collected and its results counted."""
+
+    def __init__(self, topic: str, settings: dict[str, Any], sync: bool) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._sync = sync
+        self._delivered: Counter[int] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._producer: Producer
+        self._told = False
+        self.hopeless = False
+
+    def start(self) -> None:
+        silent = logging.getLogger("tidelog.librdkafka")
+        silent.addHandler(logging.NullHandler())
+        silent.propagate = False
+        try:
+            self._producer = Producer({**self._settings, "error_cb": self._on_error}, logger=silent)
+        except KafkaException as error:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG, f"--property: {_words(error.args[0])}"
+            ) from error
+
+    @property
+    def failed(self) -> int:
+        return self._failures.total()
+
+    def send(self, record: Outgoing, partition: int | None) -> None:
+        options: dict[str, Any] = {}
+        if partition is not None:
+            options["partition"] = partition
+        if record.timestamp is not None:
+            options["timestamp"] = record.timestamp
+        if record.headers:
+            options["headers"] = record.headers
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, record.value, record.key, on_delivery=self._on_delivery, **options
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)  # the queue is full: wait for deliveries
+            except KafkaException as error:
+                self._failures[_words(error.args[0])] += 1
+                return
+        if self._sync:
+            while self._producer.flush(0.2):
+                pass
+        else:
+            self._producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait until every record is delivered or given up; Ctrl-C ends the wait."""
+        try:
+            while self._producer.flush(0.2):
+                pass
+        except KeyboardInterrupt:
+            left = len(self._producer)
+            if left:
+                self._failures["interrupted"] += left
+
+    def report(self, as_json: bool) -> None:
+        """How many records went where."""
+        total = self._delivered.total()
+        if as_json:
+            where = {str(p): n for p, n in sorted(self._delivered.items())}
+            show_json(
+                {
+                    "topic": self._topic,
+                    "records": total,
+                    "partitions": where,
+                    "failed": self.failed,
+                    "errors": dict(self._failures),
+                }
+            )
+        elif total or not self.failed:
+            parts = [f"{n:,} to partition {p}" for p, n in sorted(self._delivered.items())]
+            where_text = f": {', '.join(parts)}" if parts else ""
+            note(f"{plural(total, 'record')} to {self._topic}{where_text}")
+        for reason, count in self._failures.most_common(_SHOWN_FAILURES):
+            complain(f"{plural(count, 'record')} not written: {reason}")
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self._failures[_words(error)] += 1
+            # One record too large is its own affair; a broker that is gone is everybody's.
+            self.hopeless = (
+                self.hopeless or error.fatal() or error.code() == KafkaError._MSG_TIMED_OUT
+            )
+        else:
+            self._delivered[message.partition()] += 1
+
+    def _on_error(self, error: KafkaError) -> None:
+        """A broker that goes away is told once; what becomes of the records is told later."""
+        if not self._told:
+            self._told = True
+            note(f"{_words(error)}; trying again for {_GIVE_UP_MS // 1000} seconds")
+
+
+def _words(error: KafkaError) -> str:
+    """librdkafka's error in a sentence that begins with Kafka's name for it."""
+    text = str(error.str()).replace("Broker: ", "").replace("Local: ", "")
+    return f"{error.name()}: {text}" if error.code() > 0 else text

@@ -1,0 +1,326 @@
+"""``tidelog topics``: list, create, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from tidelog.client import admin
+from tidelog.client.admin import DEFAULT_SOURCE, Change, NewTopic, Resource
+from tidelog.client.cluster import NO_LEADER, Cluster, TopicPartition, TopicView
+from tidelog.client.partitions import LogSize, extents, log_sizes
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, pairs, yes_option
+from tidelog.tools.output import complain, plural, show_json, show_table, size_text, warn
+from tidelog.wire.uuids import uuid_text
+
+
+@click.group()
+def topics() -> None:
+    """List, create, describe, alter and delete topics."""
+
+
+# -- list -----------------------------------------------------------------------
+
+
+@topics.command("list")
+@bootstrap_option
+@json_option
+def list_topics(bootstrap: str, as_json: bool) -> None:
+    """List the topics."""
+    with connect(bootstrap) as cluster:
+        found = sorted(cluster.metadata().topics.values(), key=lambda topic: topic.name)
+    rows = [(topic.name, len(topic.partitions), _factor(topic)) for topic in found]
+    if as_json:
+        keys = ("name", "partitions", "replication_factor")
+        show_json(
+            [
+                {**dict(zip(keys, row, strict=True)), "internal": topic.internal}
+                for row, topic in zip(rows, found, strict=True)
+            ]
+        )
+    elif rows:
+        numbers = ("partitions", "replicas")
+        show_table(("topic", *numbers), rows, right=numbers)
+    else:
+        click.echo("no topics; make one with `tidelog topics create NAME`")
+
+
+def _factor(topic: TopicView) -> int:
+    return len(topic.partitions[0].replicas) if topic.partitions else 0
+
+
+# -- create ---------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--partitions", type=click.IntRange(1), help="Default: the broker's num.partitions.")
+@click.option("--replication-factor", type=click.IntRange(1), help="Default: the broker's.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="A setting of the topic.")
+@click.option(
+    "--assignment",
+    metavar="0:1,1:2",
+    help="The brokers of each partition: commas between partitions, colons between replicas.",
+)
+@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@bootstrap_option
+@json_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    config: tuple[str, ...],
+    assignment: str | None,
+    if_not_exists: bool,
+    validate_only: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Create topics."""
+    if assignment and (partitions or replication_factor):
+        raise click.UsageError(
+            "--assignment says how many partitions and replicas there are: "
+            "leave --partitions and --replication-factor out"
+        )
+    brokers = _parse_assignment(assignment) if assignment else []
+    settings = pairs(config, "--config")
+    wanted = [
+        NewTopic(name, partitions or -1, replication_factor or -1, brokers, settings)
+        for name in dict.fromkeys(names)
+    ]
+    for name in names:
+        if "." in name or "_" in name:
+            warn(
+                f"{name}: metrics cannot tell '.' from '_' in names; "
+                "use one of the two in all your topics"
+            )
+    with connect(bootstrap) as cluster:
+        results = admin.create_topics(cluster, wanted, validate_only=validate_only)
+    report: list[dict[str, Any]] = []
+    failed = False
+    for name, result in results.items():
+        if not isinstance(result, ApiError):
+            shape = {"partitions": result[0], "replication_factor": result[1]}
+            report.append({"name": name, "created": not validate_only, **shape})
+        elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            report.append({"name": name, "created": False})
+        else:
+            failed = True
+            report.append({"name": name, "created": False, "error": result.message})
+    _show_created(report, validate_only, as_json)
+    sys.exit(1 if failed else 0)
+
+
+def _show_created(report: list[dict[str, Any]], validate_only: bool, as_json: bool) -> None:
+    if as_json:
+        show_json(report)
+    for row in report:
+        if "error" in row:
+            complain(row["error"])
+        elif as_json:
+            continue
+        elif "partitions" not in row:
+            click.echo(f"{row['name']} exists already")
+        else:
+            verb = "could be created" if validate_only else "created"
+            shape = f"{plural(row['partitions'], 'partition')}, " + plural(
+                row["replication_factor"], "replica"
+            )
+            click.echo(f"{row['name']} {verb}: {shape}")
+
+
+def _parse_assignment(text: str) -> list[list[int]]:
+    """Kafka's syntax: ``0:1,1:2`` is two partitions with two replicas each."""
+    try:
+        return [[int(broker) for broker in part.split(":")] for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: write broker numbers, for example 0:1,1:2 for two partitions "
+            "with two replicas each",
+            param_hint="--assignment",
+        ) from None
+
+
+# -- describe -------------------------------------------------------------------
+
+
+@topics.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@bootstrap_option
+@json_option
+def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """Show partitions, offsets, sizes and settings; of all topics if none is named."""
+    with connect(bootstrap) as cluster:
+        found = cluster.topics(names) if names else cluster.metadata().topics
+        described = [_describe(cluster, found[name]) for name in sorted(found)]
+    if as_json:
+        show_json(described)
+        return
+    for i, topic in enumerate(described):
+        if i:
+            click.echo()
+        _show_topic(topic)
+    if not described:
+        click.echo("no topics; make one with `tidelog topics create NAME`")
+
+
+def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
+    rows = [TopicPartition(topic.name, part.index) for part in topic.partitions]
+    led = [
+        row
+        for row, part in zip(rows, topic.partitions, strict=True)
+        if part.leader != NO_LEADER and not topic.error
+    ]
+    logs = extents(cluster, led)
+    sizes = log_sizes(cluster, rows)
+    configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
+    partitions = []
+    for row, part in zip(rows, topic.partitions, strict=True):
+        log = logs.get(row)
+        partitions.append(
+            {
+                "partition": part.index,
+                "leader": part.leader,
+                "leader_epoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "isr": list(part.isr),
+                "start": log.start if log else None,
+                "end": log.end if log else None,
+                "records": log.end - log.start if log else None,
+                "bytes": _size_of(sizes, row, part.leader),
+            }
+        )
+    return {
+        "name": topic.name,
+        "topic_id": uuid_text(topic.topic_id),
+        "internal": topic.internal,
+        "replication_factor": _factor(topic),
+        "partitions": partitions,
+        "config": {row.name: row.value for row in configs if row.source == "topic"},
+        "inherited": {
+            row.name: row.value for row in configs if row.source not in ("topic", DEFAULT_SOURCE)
+        },
+    }
+
+
+def _size_of(sizes: list[LogSize], row: TopicPartition, broker: int) -> int | None:
+    found = [size.size for size in sizes if size.partition == row and size.broker_id == broker]
+    return found[0] if found else None
+
+
+def _show_topic(topic: dict[str, Any]) -> None:
+    parts = topic["partitions"]
+    click.secho(topic["name"], bold=True, nl=False)
+    records = sum(part["records"] or 0 for part in parts)
+    size = sum(part["bytes"] or 0 for part in parts)
+    click.echo(
+        f"  {plural(len(parts), 'partition')}, {plural(topic['replication_factor'], 'replica')}, "
+        f"{plural(records, 'record')}, {size_text(size)}, id {topic['topic_id']}"
+    )
+    for heading in ("config", "inherited"):
+        for name, value in topic[heading].items():
+            click.echo(f"  {name}={value}" + ("  (from the broker)" * (heading == "inherited")))
+    columns = ("partition", "leader", "replicas", "in sync", "start", "end", "records", "size")
+    show_table(
+        columns,
+        [
+            (
+                part["partition"],
+                part["leader"] if part["leader"] >= 0 else "none",
+                ",".join(map(str, part["replicas"])),
+                ",".join(map(str, part["isr"])),
+                part["start"],
+                part["end"],
+                part["records"],
+                None if part["bytes"] is None else size_text(part["bytes"]),
+            )
+            for part in parts
+        ],
+        right=("partition", "start", "end", "records", "size"),
+        indent="  ",
+    )
+
+
+# -- alter and delete -----------------------------------------------------------
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), help="How many there shall be; only more.")
+@click.option("--assignment", metavar="0:1,1:2", help="The brokers of the new partitions.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
+@click.option("--delete-config", multiple=True, metavar="KEY", help="Back to the default.")
+@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@bootstrap_option
+@json_option
+def alter(
+    name: str,
+    partitions: int | None,
+    assignment: str | None,
+    config: tuple[str, ...],
+    delete_config: tuple[str, ...],
+    validate_only: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Add partitions to a topic, or change its settings."""
+    changes: list[tuple[Change, str, str | None]] = [
+        (Change.SET, key, value) for key, value in pairs(config, "--config").items()
+    ]
+    changes += [(Change.DELETE, key, None) for key in delete_config]
+    if not changes and partitions is None:
+        raise click.UsageError("say what to change: --partitions, --config or --delete-config")
+    if assignment and partitions is None:
+        raise click.UsageError("--assignment is for new partitions: add --partitions")
+    brokers = _parse_assignment(assignment) if assignment else None
+    with connect(bootstrap) as cluster:
+        if changes:
+            admin.alter_configs(cluster, Resource.TOPIC, name, changes, validate_only=validate_only)
+        if partitions is not None:
+            admin.grow_topic(cluster, name, partitions, brokers, validate_only=validate_only)
+    if as_json:
+        show_json({"name": name, "altered": not validate_only})
+    else:
+        click.echo(f"{name} could be altered" if validate_only else f"{name} altered")
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--if-exists", is_flag=True, help="A missing topic is no error.")
+@yes_option
+@bootstrap_option
+@json_option
+def delete(
+    names: tuple[str, ...], if_exists: bool, yes: bool, bootstrap: str, as_json: bool
+) -> None:
+    """Delete topics with all their records."""
+    wanted = list(dict.fromkeys(names))
+    with connect(bootstrap) as cluster:
+        if not yes:
+            found = cluster.metadata(wanted).topics.values()
+            missing = [topic.name for topic in found if topic.error]
+            if missing and not if_exists:
+                cluster.topics(wanted)  # raises, with the name
+            wanted = [name for name in wanted if name not in missing]
+            shown = ", ".join(wanted)
+            if wanted:
+                confirm(f"Delete {shown} with all records?", yes)
+        results = admin.delete_topics(cluster, wanted) if wanted else {}
+    failed, report = False, []
+    for name, error in results.items():
+        gone = error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if error is not None and not (gone and if_exists):
+            failed = True
+            complain(error.message)
+            report.append({"name": name, "deleted": False, "error": error.message})
+            continue
+        report.append({"name": name, "deleted": error is None})
+        if not as_json:
+            click.echo(f"{name} deleted" if error is None else f"there is no topic {name}")
+    if as_json:
+        show_json(report)
+    sys.exit(1 if failed else 0)

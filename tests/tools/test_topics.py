@@ -1,0 +1,270 @@
+"""``tidelog topics``, ``configs`` and ``records``."""
+
+from __future__ import annotations
+
+import pytest
+from cli import Command, run
+
+from tidelog.testing import LocalBroker
+
+
+def test_create_list_describe_delete(tidelog: Command, topic: str) -> None:
+    created = tidelog("topics", "create", topic, "--partitions", "2", "--config", "retention.ms=99")
+    assert (created.code, created.out) == (0, f"{topic} created: 2 partitions, 1 replica\n")
+    assert [topic, "2", "1"] in [line.split() for line in tidelog("topics", "list").lines]
+    row = {"name": topic, "partitions": 2, "replication_factor": 1, "internal": False}
+    assert row in tidelog("topics", "list", "--json").json
+    tidelog("produce", topic, "-p", "1", stdin="a\nb\n")
+    described = tidelog("topics", "describe", topic)
+    assert described.lines[0].startswith(f"{topic}  2 partitions, 1 replica, 2 records")
+    assert "  retention.ms=99" in described.lines
+    assert described.lines[-1].split()[:7] == ["1", "0", "0", "0", "0", "2", "2"]
+    deleted = tidelog("topics", "delete", topic, "--yes")
+    assert (deleted.code, deleted.out) == (0, f"{topic} deleted\n")
+
+
+def test_describe_as_json(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    tidelog("produce", topic, stdin="a\nb\n")
+    (found,) = tidelog("topics", "describe", topic, "--json").json
+    assert found["name"] == topic
+    assert len(found["topic_id"]) == 22
+    (part,) = found["partitions"]
+    assert part.pop("bytes") > 61
+    assert part == {
+        "partition": 0,
+        "leader": 0,
+        "leader_epoch": 0,
+        "replicas": [0],
+        "isr": [0],
+        "start": 0,
+        "end": 2,
+        "records": 2,
+    }
+
+
+def test_several_topics_where_one_fails(tidelog: Command, topic: str) -> None:
+    result = tidelog("topics", "create", topic, "no/slash", "--json")
+    assert result.code == 1
+    assert [row["created"] for row in result.json] == [True, False]
+    assert result.err == (
+        "Error: the topic name 'no/slash' holds more than letters, digits, '.', '_' and '-'\n"
+    )
+    assert tidelog("topics", "create", topic).err == f"Error: topic '{topic}' exists already\n"
+    again = tidelog("topics", "create", topic, "--if-not-exists")
+    assert (again.code, again.out) == (0, f"{topic} exists already\n")
+
+
+def test_validate_only_makes_nothing(tidelog: Command, topic: str) -> None:
+    assert "could be created: 7 partitions" in (
+        tidelog("topics", "create", topic, "--partitions", "7", "--validate-only").out
+    )
+    assert tidelog("topics", "describe", topic).code == 1
+
+
+@pytest.mark.parametrize(("name", "warns"), [("a.b", True), ("a_b", True), ("a-b", False)])
+def test_names_that_metrics_confuse_are_warned_of(tidelog: Command, name: str, warns: bool) -> None:
+    result = tidelog("topics", "create", f"warn-{name}", "--validate-only")
+    assert result.code == 0
+    assert ("cannot tell '.' from '_'" in result.err) is warns
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--partitions", "0"], 2, "0 is not in the range"),
+        (["--replication-factor", "3"], 1, "replication factor 3 with 1 broker: use 1 to 1"),
+        (["--config", "retention"], 2, "write it as name=value"),
+        (["--config", "retenton.ms=1"], 1, "did you mean retention.ms?"),
+        (["--config", "retention.ms=soon"], 1, "it must be a whole number"),
+        (["--assignment", "0:x"], 2, "write broker numbers"),
+        (["--assignment", "5"], 1, "there is no broker 5"),
+        (["--assignment", "0", "--partitions", "1"], 2, "leave --partitions"),
+    ],
+)
+def test_bad_topics_are_refused(
+    tidelog: Command, topic: str, options: list[str], code: int, message: str
+) -> None:
+    result = tidelog("topics", "create", topic, *options)
+    assert result.code == code
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_an_assignment_gives_the_number_of_partitions(tidelog: Command, topic: str) -> None:
+    result = tidelog("topics", "create", topic, "--assignment", "0,0,0")
+    assert result.out == f"{topic} created: 3 partitions, 1 replica\n"
+
+
+def test_alter(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--config", "retention.ms=5")
+    altered = tidelog(
+        "topics", "alter", topic, "--partitions", "3", "--config", "segment.bytes=1000",
+        "--delete-config", "retention.ms",
+    )  # fmt: skip
+    assert (altered.code, altered.out) == (0, f"{topic} altered\n")
+    (found,) = tidelog("topics", "describe", topic, "--json").json
+    assert (len(found["partitions"]), found["config"]) == (3, {"segment.bytes": "1000"})
+    fewer = tidelog("topics", "alter", topic, "--partitions", "1")
+    assert (fewer.code, fewer.err) == (
+        1,
+        f"Error: topic '{topic}' has 3 partitions already; it can only grow\n",
+    )
+    assert tidelog("topics", "alter", topic).code == 2
+    assert tidelog("topics", "alter", "never-made", "--partitions", "2").code == 1
+
+
+def test_nothing_is_deleted_without_a_yes(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    refused = tidelog("topics", "delete", topic)
+    assert refused.code == 2
+    assert "add --yes" in refused.err
+    assert tidelog("topics", "describe", topic).code == 0
+    missing = tidelog("topics", "delete", "never-made", "--yes")
+    assert (missing.code, missing.err) == (1, "Error: there is no topic 'never-made'\n")
+    result = tidelog("topics", "delete", topic, "never-made", "--yes", "--if-exists", "--json")
+    assert result.code == 0
+    assert {row["name"]: row["deleted"] for row in result.json} == {
+        topic: True,
+        "never-made": False,
+    }
+
+
+def test_an_unknown_topic_is_named(tidelog: Command) -> None:
+    result = tidelog("topics", "describe", "never-made")
+    assert result.code == 1
+    assert result.err.startswith("Error: there is no topic 'never-made'; see `tidelog topics list`")
+
+
+def test_an_empty_broker_says_so() -> None:
+    with LocalBroker() as own:
+        listed = run("topics", "list", bootstrap=own.bootstrap)
+        assert "tidelog topics create NAME" in listed.out
+        assert run("topics", "list", "--json", bootstrap=own.bootstrap).json == []
+        assert run("topics", "describe", "--json", bootstrap=own.bootstrap).json == []
+
+
+# -- configs --------------------------------------------------------------------
+
+
+def test_only_what_is_set_is_shown_unless_all(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    assert "nothing is set" in tidelog("configs", "describe", "--topic", topic).out
+    result = tidelog(
+        "configs", "alter", "--topic", topic, "--set", "retention.ms=5", "--append",
+        "cleanup.policy=compact",
+    )  # fmt: skip
+    assert (result.code, result.out) == (0, f"topic {topic} altered\n")
+    (found,) = tidelog("configs", "describe", "--topic", topic, "--json").json
+    assert found["config"] == [
+        {"name": n, "value": v, "source": "topic", "type": t, "read_only": False}
+        for n, v, t in [("cleanup.policy", "delete,compact", "list"), ("retention.ms", "5", "long")]
+    ]
+    (everything,) = tidelog("configs", "describe", "--topic", topic, "--all", "--json").json
+    assert len(everything["config"]) > 20
+    documented = tidelog("configs", "describe", "--topic", topic, "--docs")
+    assert "Delete segments older than this" in documented.out
+    args = ("--topic", topic, "--delete", "retention.ms", "--subtract", "cleanup.policy=compact")
+    assert tidelog("configs", "alter", *args).code == 0
+    (found,) = tidelog("configs", "describe", "--topic", topic, "--json").json
+    assert [row["value"] for row in found["config"]] == ["delete"]
+
+
+def test_broker_settings() -> None:
+    with LocalBroker({"num.partitions": 3}) as own:
+
+        def call(*args: str):
+            return run("configs", *args, bootstrap=own.bootstrap)
+
+        (found,) = call("describe", "--broker", "0", "--json").json
+        rows = {row["name"]: row for row in found["config"]}
+        assert (rows["num.partitions"]["value"], rows["num.partitions"]["source"]) == (
+            "3",
+            "server",
+        )
+        assert rows["num.partitions"]["read_only"]
+        assert call("alter", "--all-brokers", "--set", "log.retention.ms=77").code == 0
+        assert call("alter", "--broker", "0", "--set", "log.segment.bytes=99999").code == 0
+        (found,) = call("describe", "--broker", "0", "--json").json
+        sources = {row["name"]: row["source"] for row in found["config"]}
+        assert sources["log.retention.ms"] == "all brokers"
+        assert sources["log.segment.bytes"] == "broker"
+        (found,) = call("describe", "--all-brokers", "--json").json
+        assert [row["name"] for row in found["config"]] == ["log.retention.ms"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["describe"], 2, "say whose settings"),
+        (["alter", "--broker", "0"], 2, "say what to change"),
+        (["describe", "--broker", "7"], 1, "there is no broker 7"),
+        (["describe", "--topic", "never-made"], 1, "there is no topic 'never-made'"),
+        (["alter", "--broker", "0", "--set", "num.partitons=2"], 1, "did you mean num.partitions"),
+        (["alter", "--broker", "0", "--set", "num.partitions=2"], 1, "cannot be changed while"),
+        (["alter", "--broker", "0", "--append", "log.retention.ms=2"], 1, "is not a list"),
+    ],
+)
+def test_bad_settings_are_refused(
+    tidelog: Command, args: list[str], code: int, message: str
+) -> None:
+    result = tidelog("configs", *args)
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+
+
+def test_settings_can_be_tried_out(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    args = ("configs", "alter", "--topic", topic, "--validate-only", "--set")
+    assert tidelog(*args, "retention.ms=5").code == 0
+    assert tidelog(*args, "retention.ms=x").code == 1
+    (found,) = tidelog("configs", "describe", "--topic", topic, "--json").json
+    assert found["config"] == []
+
+
+# -- records --------------------------------------------------------------------
+
+
+def test_records_are_deleted_from_the_start(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--partitions", "2")
+    tidelog("produce", topic, "-p", "0", stdin="0\n1\n2\n3\n4\n")
+    tidelog("produce", topic, "-p", "1", stdin="0\n")
+    plan = tidelog("records", "delete", topic, "--before", "-2")
+    assert plan.code == 2
+    assert plan.lines[1].split() == ["0", "0", "5", "3", "3"]
+    assert plan.lines[2].split() == ["1", "0", "1", "0", "0"]
+    assert "add --yes" in plan.err
+    done = tidelog("records", "delete", topic, "--before", "-2", "--yes")
+    assert (done.code, done.lines[-1]) == (0, "3 records deleted")
+    result = tidelog("records", "delete", topic, "-p", "0", "--before", "end", "--yes", "--json")
+    (row,) = result.json
+    assert (row["records"], row["start"], row["new_start"]) == (2, 3, 5)
+    nothing = tidelog("records", "delete", topic, "-p", "0", "--before", "4")
+    assert (nothing.code, nothing.lines[-1]) == (0, "there is nothing to delete")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--before", "9"], 2, "9 is past the end"),
+        (["--before", "yesterday"], 2, "'yesterday' is not an offset; use start"),
+        (["--before", "1:2"], 2, "not one offset"),
+        (["--before", "0", "-p", "3"], 1, "has no partition 3; it has only partition 0"),
+        ([], 2, "Missing option '--before'"),
+    ],
+)
+def test_bad_deletions_are_refused(
+    tidelog: Command, topic: str, args: list[str], code: int, message: str
+) -> None:
+    tidelog("topics", "create", topic)
+    result = tidelog("records", "delete", topic, *args, "--yes")
+    assert result.code == code
+    assert message in result.err
+
+
+def test_what_the_broker_refuses_is_told(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--config", "cleanup.policy=compact")
+    tidelog("produce", topic, "--key", "k", stdin="v\n")
+    result = tidelog("records", "delete", topic, "--before", "end", "--yes")
+    assert result.code == 1
+    assert result.err.startswith(f"Error: {topic}-0: POLICY_VIOLATION")
