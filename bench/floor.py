@@ -200,10 +200,10 @@ class Source:
         self._next = 0
         self._memory: memoryview | None = None
         if kind == "memory":
-            self._memory = memoryview(bytes(size))
+            self._memory = memoryview(b"x" * size)  # not zeros: those are one page
             return
         self.fd = os.open(os.path.join(directory, "hot"), os.O_RDWR | os.O_CREAT, 0o600)
-        chunk = bytes(1 << 20)
+        chunk = b"x" * (1 << 20)
         for position in range(0, FILE_BYTES, len(chunk)):
             os.pwrite(self.fd, chunk, position)
         self._map = memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))

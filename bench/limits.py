@@ -67,7 +67,7 @@ def _ranges(floor: Floor, seconds: float) -> float:
 
 def _rolling(directory: str, size: int, seconds: float) -> float:
     files = RollingFiles(directory)
-    chunk = bytes(size)
+    chunk = b"x" * size
     clock, append, done = time.perf_counter, files.append, 0
     try:
         for _ in range(4 * ROLL_BYTES // size if size >= 4096 else 1):
@@ -83,7 +83,7 @@ def _rolling(directory: str, size: int, seconds: float) -> float:
 
 
 def _again(directory: str, size: int, seconds: float) -> float:
-    chunk = bytes(size)
+    chunk = b"x" * size
     clock, done = time.perf_counter, 0
     with tempfile.TemporaryFile(dir=directory) as file:
         fd, positions = file.fileno(), range(0, ROLL_BYTES, size)
@@ -108,7 +108,7 @@ def _crc(size: int) -> float:
 
 
 def _fdatasync(directory: str, size: int) -> float:
-    times, chunk = [], bytes(size)
+    times, chunk = [], b"x" * size
     with tempfile.TemporaryFile(dir=directory) as file:
         for i in range(20):
             os.pwrite(file.fileno(), chunk, i * size)

@@ -219,7 +219,7 @@ def _fetch_one(
 
 def stream(sock: socket.socket, size: int, seconds: float) -> Rate:
     """One way only, in sends of ``size``; the last word is the receiver's."""
-    chunk = bytes(size)
+    chunk = b"x" * size  # zeros would all be one page of memory
     sendall, clock = sock.sendall, time.perf_counter
     done = 0
     started = clock()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Cells = list[str]
-HEADINGS: Cells = ["", "tidelog", "min-max", "unit", "loopback", "share", "floor", "share", ""]
+HEADINGS: Cells = ["", "median", "min-max", "unit", "loopback", "share", "floor", "share", ""]
 _NUMERIC = (1, 2, 4, 5, 6, 7)
 
 

@@ -50,6 +50,7 @@ class Meter:
         self.mb_per_second: list[float] = []
         self.per_second: list[float] = []
         self.cpu_per_gb: list[float] = []
+        self.cpu_us: list[float] = []  # a request
 
     def run(self, work: Work) -> None:
         before = cpu_seconds(self._pid)
@@ -57,8 +58,9 @@ class Meter:
         used = cpu_seconds(self._pid) - before
         self.mb_per_second.append(rate.mb_per_second)
         self.per_second.append(rate.per_second)
-        everything = rate.payload * (1 + rate.warm_up / rate.requests)
-        self.cpu_per_gb.append(used / (everything / 1e9))
+        requests = rate.requests + rate.warm_up
+        self.cpu_per_gb.append(used / (rate.payload / rate.requests * requests / 1e9))
+        self.cpu_us.append(used / requests * 1e6)
 
 
 def _run(bench: Bench, works: Mapping[str, Work], peers: Peers) -> Meters:
@@ -100,6 +102,8 @@ def produce(bench: Bench) -> Section:
                 works["tidelog"] = partial(_checked, control, count, works["tidelog"])
                 meters = _run(bench, works, peers)
                 section.rows.append(_throughput(shown, meters))
+                if window == WINDOWS[-1] and not size:
+                    section.rows.append(_cpu_request(f"broker CPU, {shown}", meters))
         section.rows.append(_cpu(f"broker CPU, {shown}", meters))
     return section
 
@@ -133,6 +137,11 @@ def _throughput(name: str, meters: Meters) -> Row:
         meters["floor"].mb_per_second,
         note=f"{per_second:,.0f} requests/s",
     )
+
+
+def _cpu_request(name: str, meters: Meters) -> Row:
+    tidelog, floor = meters["tidelog"].cpu_us, meters["floor"].cpu_us
+    return Row(name, "us/request", tidelog, floor=floor, less_is_better=True)
 
 
 def _cpu(name: str, meters: Meters) -> Row:
@@ -236,6 +245,7 @@ def connections(bench: Bench) -> Section:
             meters["floor"].per_second,
         )
     )
+    section.rows.append(_cpu_request(f"broker CPU, {CONNECTIONS} connections", meters))
     return section
 
 

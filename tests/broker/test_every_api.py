@@ -166,6 +166,7 @@ SAMPLES = {
     75: sample_describe_topic_partitions,
 }
 
+
 def test_java_cannot_read_null_eligible_leaders(client):
     answer = client.call(
         sample_describe_topic_partitions(0),

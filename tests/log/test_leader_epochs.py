@@ -1,0 +1,121 @@
+"""Leader epochs: where each began, where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_support import generator
+
+from tidelog.log.leader_epochs import LeaderEpochs, parse_epochs
+
+
+def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(list(entries))
+
+
+def test_epochs_and_offsets_only_grow() -> None:
+    found = epochs()
+    assert found.assign(0, 0)
+    assert not found.assign(0, 10)
+    assert found.assign(2, 10)
+    assert not found.assign(1, 20)
+    assert found.entries == [(0, 0), (2, 10)]
+
+
+def test_an_epoch_that_wrote_nothing_gives_way() -> None:
+    found = epochs((0, 0), (1, 10))
+    assert found.assign(4, 10)
+    assert found.entries == [(0, 0), (4, 10)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 5)),  # older than all: it ended where the first known one starts
+        (1, (1, 9)),
+        (2, (1, 9)),
+        (3, (3, 20)),
+        (7, (7, 100)),
+        (8, (-1, -1)),
+    ],
+)
+def test_end_offsets(epoch: int, answer: tuple[int, int]) -> None:
+    assert epochs((1, 5), (3, 9), (7, 20)).end_offset(epoch, 100) == answer
+
+
+def test_without_epochs_nothing_is_known() -> None:
+    for epoch in (-1, 0, 5):
+        assert epochs().end_offset(epoch, 100) == (-1, -1)
+    assert epochs().epoch_at(0) == -1
+    assert epochs().latest == -1
+
+
+def test_epoch_at() -> None:
+    found = epochs((1, 5), (3, 9))
+    assert [found.epoch_at(offset) for offset in (4, 5, 8, 9, 1000)] == [-1, 1, 1, 3, 3]
+
+
+def test_truncation() -> None:
+    """Against brute force: a list that says for each offset which epoch wrote it."""
+    rng = generator("epochs")
+    for _ in range(300):
+        found, written = epochs(), []
+        for epoch in sorted(rng.sample(range(20), 6)):
+            found.assign(epoch, len(written))
+            written += [epoch] * rng.randrange(4)
+        start, end = 0, len(written)
+        if rng.random() < 0.5:
+            end = rng.randint(0, end)
+            found.truncate_from_end(end)
+        if rng.random() < 0.5:
+            start = rng.randint(0, end)
+            found.truncate_from_start(start)
+        for offset in range(start, end):
+            assert found.epoch_at(offset) == written[offset]
+        assert all(entry[1] >= start for entry in found.entries)
+
+
+def test_changes_are_told_once() -> None:
+    found = epochs((1, 0), (3, 9))
+    assert found.truncate_from_start(4)
+    assert found.entries == [(1, 4), (3, 9)]
+    assert not found.truncate_from_start(4)
+    assert not found.truncate_from_start(2)
+    assert found.truncate_from_end(9)
+    assert not found.truncate_from_end(9)
+    assert found.entries == [(1, 4)]
+
+
+def test_files(tmp_path: Path) -> None:
+    assert LeaderEpochs.load(str(tmp_path)) is None
+    found = epochs((0, 0), (5, 1742))
+    found.save(str(tmp_path))
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n5 1742\n"
+    again = LeaderEpochs.load(str(tmp_path))
+    assert again is not None
+    assert again.entries == found.entries
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "1\n0\n",
+        "0\n1\n",
+        "0\n1\n0 0\n1 1\n",
+        "0\n2\n1 0\n0 5\n",
+        "0\n2\n0 5\n1 5\n",
+        "0\n2\n0 5\n1 3\n",
+        "0\n1\n-1 0\n",
+        "0\n1\n0 -1\n",
+        "0\n1\n0\n",
+        "0\n1\n0 0 0\n",
+        "0\nx\n",
+    ],
+)
+def test_what_is_not_whole_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_epochs(text)

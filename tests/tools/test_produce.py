@@ -1,0 +1,173 @@
+"""``tidelog produce`` and ``tidelog consume``: everything in, everything out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli import Command, Result, run, spawn
+
+from tidelog.testing import LocalBroker
+
+
+def everything(tidelog: Command, topic: str, *options: str) -> Result:
+    return tidelog("consume", topic, "--from", "start", "--exit", *options)
+
+
+def test_lines_become_records(tidelog: Command, topic: str) -> None:
+    result = tidelog("produce", topic, stdin="one\n\ntwo")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == f"3 records to {topic}: 3 to partition 0\n"
+    consumed = everything(tidelog, topic)
+    assert (consumed.code, consumed.out, consumed.err) == (0, "one\n\ntwo\n", "3 records\n")
+
+
+def test_keys_headers_and_nulls(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--partitions", "3")
+    lines = "a=1\tk1\tv1\n\tk2\tNIL\nb=NIL\tNIL\tv3\n"
+    result = tidelog(
+        "produce", topic, "--headers-separator", r"\t", "--key-separator", r"\t", "--null", "NIL",
+        "-H", "all=yes", stdin=lines,
+    )  # fmt: skip
+    assert result.code == 0
+    rows = [json.loads(line) for line in everything(tidelog, topic, "--json").lines]
+    found = {(row["key"], row["value"], json.dumps(row["headers"])) for row in rows}
+    assert found == {
+        ("k1", "v1", '[["all", "yes"], ["a", "1"]]'),
+        ("k2", None, '[["all", "yes"]]'),
+        (None, "v3", '[["all", "yes"], ["b", null]]'),
+    }
+
+
+def test_a_file_a_partition_and_a_fixed_key(tidelog: Command, topic: str, tmp_path) -> None:
+    tidelog("topics", "create", topic, "--partitions", "3")
+    path = tmp_path / "lines"
+    path.write_text("1\n2\n")
+    result = tidelog("produce", topic, "--file", str(path), "-k", "K", "-p", "2")
+    assert result.err == f"2 records to {topic}: 2 to partition 2\n"
+    shown = everything(tidelog, topic, "--format", "{partition} {key} {value}")
+    assert shown.out == "2 K 1\n2 K 2\n"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_codecs(tidelog: Command, broker: LocalBroker, topic: str, codec: str) -> None:
+    lines = "".join(f"the same words again and again {i}\n" for i in range(500))
+    assert tidelog("produce", topic, "-z", codec, stdin=lines).code == 0
+    assert everything(tidelog, topic).out == lines
+    dumped = run("log", "dump", str(broker.data / f"{topic}-0" / f"{0:020d}.log"), "--json")
+    assert {json.loads(line)["codec"] for line in dumped.lines} == {codec}
+
+
+def test_batches_and_one_by_one(tidelog: Command, broker: LocalBroker, topic: str) -> None:
+    log = str(broker.data / f"{topic}-0" / f"{0:020d}.log")
+    options = ("--batch-size", "2", "--timeout", "100", "--acks", "1")
+    assert tidelog("produce", topic, *options, stdin="1\n2\n3\n4\n").code == 0
+    counts = [
+        json.loads(line)["records_counted"] for line in run("log", "dump", log, "--json").lines
+    ]
+    assert counts == [2, 2]
+    assert tidelog("produce", topic, "--sync", stdin="5\n6\n").code == 0
+    assert len(run("log", "dump", log, "--json").lines) == 4
+
+
+def test_json_round_trip(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, f"{topic}-copy", "--partitions", "2")
+    rows = [
+        {"key": "k", "value": "v", "partition": 1, "timestamp": 1_790_000_000_000},
+        {"key": {"base64": "/w=="}, "value": None, "headers": [["h", {"base64": "/w=="}]]},
+        {"value": {"hex": "00ff"}, "partition": 0, "headers": {"a": "1"}},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    result = tidelog("produce", topic, "--json", stdin=lines)
+    assert result.code == 0
+    assert (result.json["records"], result.json["failed"]) == (3, 0)
+    first = everything(tidelog, topic, "--json")
+    copied = tidelog("produce", f"{topic}-copy", "--json", "-q", stdin=first.out)
+    assert (copied.code, copied.out, copied.err) == (0, "", "")
+    second = everything(tidelog, f"{topic}-copy", "--json")
+
+    def strip(text: str) -> set[str]:
+        return {json.dumps({**json.loads(line), "topic": ""}) for line in text.splitlines()}
+
+    assert strip(first.out) == strip(second.out)
+    assert first.err == "3 records\n"
+
+
+def test_partitions_of_json_lines_can_be_ignored(tidelog: Command, topic: str) -> None:
+    lines = '{"value": "v", "partition": 5}\n'
+    result = tidelog("produce", topic, "--json", stdin=lines)
+    assert result.code == 1
+    assert "there is no partition 5; --repartition ignores it" in result.err
+    assert tidelog("produce", topic, "--json", "--repartition", stdin=lines).code == 0
+
+
+def test_a_bad_line_stops_and_what_was_sent_is_told(tidelog: Command, topic: str) -> None:
+    result = tidelog("produce", topic, "--key-separator", ":", stdin="a:1\nb\nc:3\n")
+    assert result.code == 1
+    assert result.err == (
+        f"Error: line 2: there is no ':' after the key\n1 record to {topic}: 1 to partition 0\n"
+    )
+
+
+def test_what_the_broker_refuses_is_named_and_counted(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--config", "max.message.bytes=200")
+    lines = f"{'x' * 1000}\n" * 2
+    result = tidelog("produce", topic, "--batch-size", "1", stdin=lines)
+    assert result.code == 1
+    assert result.err.startswith("Error: 2 records not written: MSG_SIZE_TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--key", "k", "--key-separator", ":"], 2, "not both"),
+        (["--json", "--key-separator", ":"], 2, "--json lines carry keys"),
+        (["--key-separator", ""], 2, "it is empty"),
+        (["-H", "name"], 2, "write it as name=value"),
+        (["--acks", "2"], 2, "is not one of"),
+        (["-z", "brotli"], 2, "is not one of"),
+        (["--file", "/no/such/file"], 2, "No such file"),
+        (["--property", "no.such=1"], 1, 'No such configuration property: "no.such"'),
+        (["--property", "linger.ms=soon"], 1, "Invalid value"),
+        (["-p", "4"], 1, "so there is no partition 4"),
+    ],
+)
+def test_wrong_options(
+    tidelog: Command, topic: str, args: list[str], code: int, message: str
+) -> None:
+    result = tidelog("produce", topic, *args, stdin="v\n")
+    assert result.code == code
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_topics_that_cannot_be(strict_broker: LocalBroker, topic: str) -> None:
+    where = strict_broker.bootstrap
+    missing = run("produce", topic, bootstrap=where, stdin="v\n")
+    assert missing.code == 1
+    assert missing.err.startswith(f"Error: there is no topic '{topic}'; see `tidelog topics list`")
+    bad = run("produce", "no/slash", bootstrap=where, stdin="v\n")
+    assert bad.code == 1
+    assert "'no/slash'" in bad.err
+
+
+def test_a_broker_that_goes_away_is_told_once_and_the_records_are_counted() -> None:
+    with LocalBroker() as own:
+        process = spawn(
+            "produce", "t", "--property", "message.timeout.ms=1000", bootstrap=own.bootstrap
+        )
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("one\n")
+        process.stdin.flush()
+        # The topic is there as soon as the producer has looked; the record a moment later.
+        while run("consume", "t", "--from", "start", "-n", "1", bootstrap=own.bootstrap).code:
+            pass
+        own.kill()
+        process.stdin.write("two\n")
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    lines = error.splitlines()
+    assert lines[-1] == "Error: 1 record not written: Message timed out"
+    assert lines[-2] == "1 record to t: 1 to partition 0"
+    assert len(lines) <= 3, lines
