@@ -19,7 +19,8 @@ def plain(rows):
 
 
 def consume(broker, topic, *flags):
-    return PEER.run(broker.bootstrap, "-C", "-t", topic, "-e", "-q", *flags)
+    quick = ("-X", "fetch.wait.max.ms=20")  # then the end is told soon
+    return PEER.run(broker.bootstrap, "-C", "-t", topic, "-e", "-q", *quick, *flags)
 
 
 @pytest.mark.parametrize("codec", CODECS)

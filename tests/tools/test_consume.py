@@ -8,7 +8,6 @@ import signal
 
 import pytest
 from cli import Command, Result, run, spawn
-from waiting import until
 
 from tidelog.clock import SystemClock
 from tidelog.testing import LocalBroker
@@ -16,13 +15,27 @@ from tidelog.testing import LocalBroker
 HOUR = 3_600_000
 
 
-@pytest.fixture
-def ten(tidelog: Command, topic: str) -> str:
-    """A topic with records 0 to 9, an hour apart; the newest is half an hour old."""
+def fill(bootstrap: str, topic: str) -> None:
+    """Records 0 to 9, an hour apart; the newest is half an hour old."""
     newest = SystemClock().now_ms() - HOUR // 2
     lines = [json.dumps({"value": str(i), "timestamp": newest - (9 - i) * HOUR}) for i in range(10)]
-    assert tidelog("produce", topic, "--json", stdin="\n".join(lines)).code == 0
-    return topic
+    stdin = "\n".join(lines)
+    assert (
+        run("produce", topic, "--json", "--acks", "1", bootstrap=bootstrap, stdin=stdin).code == 0
+    )
+
+
+@pytest.fixture(scope="module")
+def ten(broker: LocalBroker) -> str:
+    """A topic with ten records, for tests that only read."""
+    fill(broker.bootstrap, "ten")
+    return "ten"
+
+
+def write(tidelog: Command, topic: str, text: str, *options: str) -> None:
+    """Some lines.  (librdkafka takes half a second to begin with acks=all.)"""
+    result = tidelog("produce", topic, "--acks", "1", "-q", *options, stdin=text + "\n")
+    assert result == Result(0, "", "")
 
 
 def read(tidelog: Command, *args: str) -> list[str]:
@@ -75,7 +88,7 @@ def test_times_with_a_date(tidelog: Command, ten: str) -> None:
 def test_partitions(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic, "--partitions", "3")
     for number in range(3):
-        tidelog("produce", topic, "-p", str(number), stdin=f"p{number}\n")
+        write(tidelog, topic, f"p{number}", "-p", str(number))
     assert sorted(read(tidelog, topic, "--exit")) == ["p0", "p1", "p2"]
     assert sorted(read(tidelog, topic, "-p", "0", "-p", "2", "--exit")) == ["p0", "p2"]
     wrong = tidelog("consume", topic, "-p", "3", "--exit")
@@ -85,7 +98,7 @@ def test_partitions(tidelog: Command, topic: str) -> None:
 
 def test_several_topics_and_patterns(tidelog: Command, topic: str) -> None:
     for name in ("aa", "ab", "b"):
-        tidelog("produce", f"{topic}-{name}", stdin=f"{name}\n")
+        write(tidelog, f"{topic}-{name}", f"{name}")
     assert sorted(read(tidelog, f"{topic}-aa", f"{topic}-b", "--exit")) == ["aa", "b"]
     assert sorted(read(tidelog, "--include", f"{topic}-a.", "--exit")) == ["aa", "ab"]
     both = ("--whitelist", f"{topic}-aa,{topic}-b", "--exit")
@@ -123,7 +136,7 @@ def test_wrong_options(
     tidelog: Command, topic: str, args: list[str], code: int, message: str
 ) -> None:
     if "TOPIC" in args:
-        tidelog("produce", topic, stdin="v\n")
+        write(tidelog, topic, "v")
     result = tidelog("consume", *(topic if arg == "TOPIC" else arg for arg in args))
     assert (result.code, result.out) == (code, "")
     assert message in result.err
@@ -137,7 +150,7 @@ def test_properties_of_a_fetch(tidelog: Command, ten: str) -> None:
 
 def test_what_cannot_be_shown_stops_or_is_skipped(tidelog: Command, topic: str) -> None:
     lines = '{"value": "a"}\n{"value": {"base64": "/w=="}}\n{"value": "c"}\n'
-    tidelog("produce", topic, "--json", stdin=lines)
+    tidelog("produce", topic, "--json", "--acks", "1", stdin=lines)
     stopped = tidelog("consume", topic, "--exit")
     assert (stopped.code, stopped.out) == (1, "a\n")
     assert stopped.err.splitlines()[0] == "1 record"
@@ -149,8 +162,8 @@ def test_what_cannot_be_shown_stops_or_is_skipped(tidelog: Command, topic: str) 
 
 
 def test_a_damaged_batch_stops_or_is_skipped(tidelog: Command, broker, topic: str) -> None:
-    for line in ("good\n", "damaged\n", "also good\n"):
-        tidelog("produce", topic, stdin=line)
+    for line in ("good", "damaged", "also good"):
+        write(tidelog, topic, line)
     path = broker.data / f"{topic}-0" / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     content[content.index(b"damaged")] ^= 1
@@ -184,30 +197,32 @@ class Consumer:
         return self.end()
 
     def end(self) -> Result:
-        out, err = self.process.communicate(timeout=60)
-        return Result(self.process.returncode, out, err)
+        assert self.process.stderr is not None
+        out, err = self.out.read(), self.process.stderr.read()  # they may hold some already
+        return Result(self.process.wait(30), out, err)
 
 
 def test_new_records_come_at_once_and_ctrl_c_is_no_error(
-    tidelog: Command, broker, ten: str
+    tidelog: Command, broker, topic: str
 ) -> None:
-    consumer = Consumer(ten, "--from", "-1", bootstrap=broker.bootstrap)
+    fill(broker.bootstrap, topic)
+    consumer = Consumer(topic, "--from", "-1", bootstrap=broker.bootstrap)
     assert consumer.lines(1) == ["9"]
-    tidelog("produce", ten, stdin="10\n")
+    write(tidelog, topic, "10")
     assert consumer.lines(1) == ["10"]
     assert consumer.stop() == Result(0, "", "2 records\n")
 
 
 def test_a_restart_is_waited_for() -> None:
     with LocalBroker() as own:
-        run("produce", "t", bootstrap=own.bootstrap, stdin="before\n")
+        run("produce", "t", "--acks", "1", bootstrap=own.bootstrap, stdin="before\n")
         consumer = Consumer("t", "--from", "start", bootstrap=own.bootstrap)
         assert consumer.lines(1) == ["before"]
         own.kill()
         assert consumer.process.stderr is not None
         assert "; trying again for 60 seconds" in consumer.process.stderr.readline()
         own.start()
-        run("produce", "t", bootstrap=own.bootstrap, stdin="after\n")
+        run("produce", "t", "--acks", "1", bootstrap=own.bootstrap, stdin="after\n")
         assert consumer.lines(1) == ["after"]
         result = consumer.stop()
         assert result == Result(0, "", "the broker is back; going on\n2 records\n")
@@ -215,22 +230,23 @@ def test_a_restart_is_waited_for() -> None:
 
 def test_a_broker_that_stays_away_is_an_error() -> None:
     with LocalBroker() as own:
-        run("produce", "t", bootstrap=own.bootstrap, stdin="before\n")
+        run("produce", "t", "--acks", "1", bootstrap=own.bootstrap, stdin="before\n")
         consumer = Consumer("t", "--from", "start", "--retry", "0.1", bootstrap=own.bootstrap)
         assert consumer.lines(1) == ["before"]
         own.kill()
         result = consumer.end()
         assert result.code == 1
-        assert result.err.splitlines()[-1].startswith("Error: cannot reach a broker at")
+        assert result.err.splitlines()[-1].endswith("gave up after 0.1 seconds")
 
 
-def test_a_topic_that_is_deleted_is_told(tidelog: Command, broker, ten: str) -> None:
-    consumer = Consumer(ten, "--from", "-1", bootstrap=broker.bootstrap)
+def test_a_topic_that_is_deleted_is_told(tidelog: Command, broker, topic: str) -> None:
+    fill(broker.bootstrap, topic)
+    consumer = Consumer(topic, "--from", "-1", bootstrap=broker.bootstrap)
     assert consumer.lines(1) == ["9"]
-    tidelog("topics", "delete", ten, "--yes")
+    tidelog("topics", "delete", topic, "--yes")
     result = consumer.end()
     assert result.code == 1
-    assert result.err == f"1 record\nError: topic '{ten}' was deleted while it was read\n"
+    assert result.err == f"1 record\nError: topic '{topic}' was deleted while it was read\n"
 
 
 def test_records_that_are_deleted_before_they_are_read_are_told(
@@ -247,7 +263,7 @@ def test_records_that_are_deleted_before_they_are_read_are_told(
     # It has read some, and one fetch is under way.
     assert consumer.lines(1)[0].startswith("0 ")
     tidelog("records", "delete", topic, "--before", "end", "--yes")
-    tidelog("produce", topic, stdin="new\n")
+    write(tidelog, topic, "new")
     offsets = []
     while not offsets or offsets[-1] != "10 new":
         offsets += [line.replace("x" * 800, "") for line in consumer.lines(1)]
@@ -257,28 +273,23 @@ def test_records_that_are_deleted_before_they_are_read_are_told(
         assert "were deleted before they were read" in result.err
 
 
-def test_new_partitions_and_new_topics_are_found(tidelog: Command, broker, topic: str) -> None:
-    tidelog("topics", "create", topic)
-    consumer = Consumer("--include", f"{topic}.*", "--from", "start", bootstrap=broker.bootstrap)
-    tidelog("produce", topic, stdin="first\n")
-    assert consumer.lines(1) == ["first"]
-    tidelog("topics", "alter", topic, "--partitions", "2")
-    tidelog("produce", topic, "-p", "1", stdin="second\n")
-    tidelog("produce", f"{topic}-new", stdin="third\n")
-    assert sorted(consumer.lines(2)) == ["second", "third"]
-    assert consumer.stop().code == 0
-
-
-def test_a_pattern_waits_for_its_first_topic(tidelog: Command, broker, topic: str) -> None:
-    consumer = Consumer("--include", topic, "-n", "1", bootstrap=broker.bootstrap)
+def test_a_pattern_waits_for_topics_and_finds_new_partitions(
+    tidelog: Command, broker, topic: str
+) -> None:
+    consumer = Consumer("--include", f"{topic}.*", "-n", "3", bootstrap=broker.bootstrap)
     assert consumer.process.stderr is not None
     assert "no topic matches" in consumer.process.stderr.readline()
-    tidelog("produce", topic, stdin="here\n")
-    assert consumer.end() == Result(0, "here\n", "1 record\n")
+    write(tidelog, topic, "first")
+    assert consumer.lines(1) == ["first"]
+    tidelog("topics", "alter", topic, "--partitions", "2")
+    write(tidelog, topic, "second", "-p", "1")
+    write(tidelog, f"{topic}-new", "third")
+    assert sorted(consumer.lines(2)) == ["second", "third"]
+    assert consumer.end() == Result(0, "", "3 records\n")
 
 
 def test_output_is_whole_lines_however_it_is_stopped(tidelog: Command, broker, topic: str) -> None:
-    tidelog("produce", topic, "-q", stdin="".join(f"{i:0100}\n" for i in range(100_000)))
+    write(tidelog, topic, "\n".join(f"{i:0100}" for i in range(100_000)))
     consumer = Consumer(topic, "--from", "start", bootstrap=broker.bootstrap)
     assert consumer.lines(1) == [f"{0:0100}"]
     result = consumer.stop()
@@ -298,4 +309,3 @@ def test_a_full_disk_behind_the_output_is_an_error(tidelog: Command, broker, ten
     assert process.returncode == 1
     assert "No space left on device" in err
     assert "Traceback" not in err
-    until(lambda: process.poll() is not None)

@@ -74,7 +74,7 @@ def test_bytes_that_are_no_text(encoding: str, expected: bytes) -> None:
 @pytest.mark.parametrize(
     "template",
     ["", "values", "%k", "{", "{}", "{0}", "{nope}", "{value", "{value!r}", "{key.upper}",
-     "{offset:x>}>", "{value:d}"],
+     "{offset:q}", "{value:d}"],
 )  # fmt: skip
 def test_bad_templates_are_refused_before_anything_is_read(template: str) -> None:
     with pytest.raises(ValueError):

@@ -14,7 +14,7 @@ def test_create_list_describe_delete(tidelog: Command, topic: str) -> None:
     assert [topic, "2", "1"] in [line.split() for line in tidelog("topics", "list").lines]
     row = {"name": topic, "partitions": 2, "replication_factor": 1, "internal": False}
     assert row in tidelog("topics", "list", "--json").json
-    tidelog("produce", topic, "-p", "1", stdin="a\nb\n")
+    tidelog("produce", topic, "--acks", "1", "-p", "1", stdin="a\nb\n")
     described = tidelog("topics", "describe", topic)
     assert described.lines[0].startswith(f"{topic}  2 partitions, 1 replica, 2 records")
     assert "  retention.ms=99" in described.lines
@@ -25,7 +25,7 @@ def test_create_list_describe_delete(tidelog: Command, topic: str) -> None:
 
 def test_describe_as_json(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic)
-    tidelog("produce", topic, stdin="a\nb\n")
+    tidelog("produce", topic, "--acks", "1", stdin="a\nb\n")
     (found,) = tidelog("topics", "describe", topic, "--json").json
     assert found["name"] == topic
     assert len(found["topic_id"]) == 22
@@ -227,8 +227,8 @@ def test_settings_can_be_tried_out(tidelog: Command, topic: str) -> None:
 
 def test_records_are_deleted_from_the_start(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic, "--partitions", "2")
-    tidelog("produce", topic, "-p", "0", stdin="0\n1\n2\n3\n4\n")
-    tidelog("produce", topic, "-p", "1", stdin="0\n")
+    tidelog("produce", topic, "--acks", "1", "-p", "0", stdin="0\n1\n2\n3\n4\n")
+    tidelog("produce", topic, "--acks", "1", "-p", "1", stdin="0\n")
     plan = tidelog("records", "delete", topic, "--before", "-2")
     assert plan.code == 2
     assert plan.lines[1].split() == ["0", "0", "5", "3", "3"]
@@ -264,7 +264,7 @@ def test_bad_deletions_are_refused(
 
 def test_what_the_broker_refuses_is_told(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic, "--config", "cleanup.policy=compact")
-    tidelog("produce", topic, "--key", "k", stdin="v\n")
+    tidelog("produce", topic, "--acks", "1", "--key", "k", stdin="v\n")
     result = tidelog("records", "delete", topic, "--before", "end", "--yes")
     assert result.code == 1
     assert result.err.startswith(f"Error: {topic}-0: POLICY_VIOLATION")

@@ -24,13 +24,13 @@ from tidelog.clock import Clock
 from tidelog.errors import SettingError
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
-from tidelog.log.files import remove, write_atomically
+from tidelog.log.files import remove, sync_directory, write_atomically
 from tidelog.log.log import Log
 from tidelog.log.opening import open_log
 from tidelog.settings import LogConfig, read_properties
 from tidelog.wire.uuids import parse_uuid, uuid_text
 
-_PARTITION = re.compile(r"(.+)-(\d+)")
+_PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _CLEAN = ".kafka_cleanshutdown"
 _META = "meta.properties"
 _TOPIC_ID = "partition.metadata"
@@ -62,12 +62,12 @@ class LogManager:
         self.clock = clock
         self.logs: dict[TopicPartition, Log] = {}
         self._locks: list[int] = []
-        self._clean: dict[str, bool] = {}
+        self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
 
     # -- directories ------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the directories: create, lock, and see whether the last stop was clean."""
+        """Take the directories: create and lock them."""
         for directory in self.directories:
             try:
                 os.makedirs(directory, exist_ok=True)
@@ -76,19 +76,18 @@ class LogManager:
                 raise SettingError(
                     f"log.dirs: {directory} cannot be used: {error.strerror}"
                 ) from error
-        for directory in self.directories:
-            mark = os.path.join(directory, _CLEAN)
-            self._clean[directory] = os.path.exists(mark) or _is_empty(directory)
-            remove(mark)
 
     def _identities(self) -> dict[str, dict[str, str]]:
         known: dict[str, dict[str, str]] = {}
         for directory in self.directories:
+            path = os.path.join(directory, _META)
             try:
-                with open(os.path.join(directory, _META), encoding="utf-8") as file:
+                with open(path, encoding="utf-8") as file:
                     known[directory] = read_properties(file.read())
             except FileNotFoundError:
                 continue
+            except (OSError, ValueError) as error:
+                raise SettingError(f"{path} cannot be read: {error}") from error
         return known
 
     def cluster_id(self) -> str | None:
@@ -122,7 +121,11 @@ class LogManager:
     def load(
         self, config_of: Callable[[str], LogConfig], progress: Callable[[int, int], None]
     ) -> dict[TopicPartition, Opened]:
-        """Open every log.  ``progress(done, all)`` is called after each."""
+        """Open every log.  ``progress(done, all)`` is called after each.
+
+        From here on a stop is unclean unless :meth:`close` says otherwise.
+        """
+        clean = {directory: _take_mark(directory) for directory in self.directories}
         found: list[tuple[TopicPartition, str]] = []
         for directory in self.directories:
             for name in sorted(os.listdir(directory)):
@@ -140,6 +143,8 @@ class LogManager:
             for directory in self.directories
             for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START)
         }
+        for (directory, _), offsets in points.items():
+            self._checkpointed.setdefault(directory, set()).update(offsets)
         result: dict[TopicPartition, Opened] = {}
         now_ms = self.clock.now_ms()
         for done, (key, directory) in enumerate(found, 1):
@@ -150,7 +155,7 @@ class LogManager:
                 path,
                 config_of(key[0]),
                 now_ms,
-                clean=self._clean[directory],
+                clean=clean[directory],
                 recovery_point=points[directory, checkpoints.RECOVERY_POINT].get(key, 0),
                 log_start_offset=points[directory, checkpoints.LOG_START].get(key),
             )
@@ -162,10 +167,16 @@ class LogManager:
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """A new, empty log, in the directory that has the fewest."""
         load = dict.fromkeys(self.directories, 0)
-        for existing in self.logs.values():
-            load[os.path.dirname(existing.directory)] += 1
-        directory = os.path.join(min(load, key=lambda d: load[d]), f"{topic}-{partition}")
+        if len(load) > 1:
+            for existing in self.logs.values():
+                load[os.path.dirname(existing.directory)] += 1
+        parent = min(load, key=lambda d: load[d])
+        if any((topic, partition) in names for names in self._checkpointed.values()):
+            # An older log of this name is in the checkpoints; its offsets are not ours.
+            self.write_checkpoints()
+        directory = os.path.join(parent, f"{topic}-{partition}")
         created = open_log(directory, config, self.clock.now_ms())
+        sync_directory(parent)
         text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
         write_atomically(os.path.join(directory, _TOPIC_ID), text.encode())
         self.logs[topic, partition] = created
@@ -202,15 +213,13 @@ class LogManager:
                 checkpoints.HIGH_WATERMARK,
                 {key: existing.high_watermark for key, existing in mine.items()},
             )
-            self._write_log_starts(directory, mine)
-
-    def _write_log_starts(self, directory: str, logs: dict[TopicPartition, Log]) -> None:
-        starts = {
-            key: existing.log_start_offset
-            for key, existing in logs.items()
-            if existing.log_start_offset > existing.segments[0].base_offset
-        }
-        write_checkpoint(directory, checkpoints.LOG_START, starts)
+            starts = {
+                key: existing.log_start_offset
+                for key, existing in mine.items()
+                if existing.log_start_offset > existing.segments[0].base_offset
+            }
+            write_checkpoint(directory, checkpoints.LOG_START, starts)
+            self._checkpointed[directory] = set(mine)
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush everything and mark the directories clean, as far as the disk allows."""
@@ -229,7 +238,10 @@ class LogManager:
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         for directory in self.directories:
             if directory not in dirty:
-                write_atomically(os.path.join(directory, _CLEAN), mark)
+                try:
+                    write_atomically(os.path.join(directory, _CLEAN), mark)
+                except OSError as error:
+                    log.error("%s: not marked clean at stop: %s", directory, error)
         self.release()
 
     def release(self) -> None:
@@ -256,7 +268,13 @@ def _lock(directory: str) -> int:
     return fd
 
 
-def _is_empty(directory: str) -> bool:
+def _take_mark(directory: str) -> bool:
+    """Was the last stop clean?  The mark is gone for good before anything is written."""
+    mark = os.path.join(directory, _CLEAN)
+    if os.path.exists(mark):
+        remove(mark)
+        sync_directory(directory)
+        return True
     return not any(_PARTITION.fullmatch(name) for name in os.listdir(directory))
 
 

@@ -143,7 +143,8 @@ class Reader:
                 self._down_since = now
                 note(f"{error}; trying again for {self._limits.retry_seconds:g} seconds")
             if now - self._down_since >= self._limits.retry_seconds:
-                raise
+                seconds = f"{self._limits.retry_seconds:g} seconds"
+                raise BrokerUnreachable(f"{error}; gave up after {seconds}") from error
             time.sleep(_RETRY_SECONDS)
             return []
         finally:
@@ -170,14 +171,20 @@ class Reader:
                 self._take_batch(fetched, batch, lines)
         finally:
             if lines:
-                self._out.write(b"\n".join(lines) + b"\n")
+                self._emit(b"\n".join(lines) + b"\n")
                 self.count += len(lines)
-                self._out.flush()
         if self.count == self._limits.max_records:
             raise Stopped
         row = fetched.partition
         if row in self._fetcher.positions and self._is_done(row, self._fetcher.positions[row]):
             self._fetcher.drop(row)
+
+    def _emit(self, data: bytes) -> None:
+        """Write all of it.  With PYTHONUNBUFFERED a write may end early, at a signal."""
+        view = memoryview(data)
+        while view:
+            view = view[self._out.write(view) :]
+        self._out.flush()
 
     def _take_batch(self, fetched: Fetched, batch: memoryview, lines: list[bytes]) -> None:
         row, first, write = fetched.partition, fetched.offset, self._write

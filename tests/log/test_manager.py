@@ -1,0 +1,345 @@
+"""All the logs of a broker: whose they are, whether they were closed, what is not a log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from log_faults import FaultyDisk
+from log_support import NOW, append, contents, generator, log_config, make_batch
+
+from tidelog.clock import FakeClock
+from tidelog.errors import SettingError
+from tidelog.log.checkpoints import LOG_START, RECOVERY_POINT, read_checkpoint, write_checkpoint
+from tidelog.log.manager import DirectoryInUse, LogManager, Opened, WrongCluster
+
+MARK = ".kafka_cleanshutdown"
+TOPIC_ID = bytes(range(16))
+Found = dict[tuple[str, int], Opened]
+
+
+def open_manager(*directories: Path) -> LogManager:
+    manager = LogManager([str(path) for path in directories], FakeClock(NOW))
+    manager.open()
+    return manager
+
+
+def load(manager: LogManager) -> Found:
+    found = manager.load(lambda topic: log_config(), lambda done, total: None)
+    for opened in found.values():
+        opened.log.high_watermark = opened.log.end_offset
+    return found
+
+
+def start(*directories: Path) -> tuple[LogManager, Found]:
+    manager = open_manager(*directories)
+    manager.identify(0, "cluster")
+    return manager, load(manager)
+
+
+def make(manager: LogManager, topic: str = "t", partition: int = 0, records: int = 3) -> None:
+    log = manager.create(topic, partition, TOPIC_ID, log_config())
+    for i in range(records):
+        append(log, make_batch([b"%d" % i]))
+
+
+def values(manager: LogManager, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in contents(manager.logs[topic, partition])]
+
+
+# -- the lock -----------------------------------------------------------------------
+
+
+def test_one_broker_for_a_directory(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    with pytest.raises(DirectoryInUse, match=f"process id {os.getpid()}"):
+        open_manager(tmp_path)
+    manager.release()
+    open_manager(tmp_path).release()
+
+
+def test_a_killed_broker_leaves_no_lock(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from tidelog.log.manager import LogManager; "
+        "from tidelog.clock import SystemClock; "
+        "LogManager([sys.argv[1]], SystemClock()).open(); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    assert int((tmp_path / ".lock").read_text()) > 0
+    open_manager(tmp_path).release()
+
+
+def test_the_first_directory_is_given_back(tmp_path: Path) -> None:
+    other = open_manager(tmp_path / "b")
+    manager = LogManager([str(tmp_path / "a"), str(tmp_path / "b")], FakeClock())
+    with pytest.raises(DirectoryInUse):
+        manager.open()
+    manager.release()
+    open_manager(tmp_path / "a").release()
+    other.release()
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"log\.dirs: .*file cannot be used"):
+        open_manager(tmp_path / "file")
+
+
+# -- identity -----------------------------------------------------------------------
+
+
+def test_whose_data_it_is(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path / "a", tmp_path / "b")
+    assert manager.cluster_id() is None
+    manager.identify(3, "mine")
+    assert manager.cluster_id() == "mine"
+    manager.identify(3, "mine")
+    with pytest.raises(WrongCluster, match="belongs to cluster mine, this broker to yours"):
+        manager.identify(3, "yours")
+    with pytest.raises(WrongCluster, match=r"belongs to broker 3.*--set broker.id=3"):
+        manager.identify(4, "mine")
+    manager.release()
+
+
+def test_a_directory_of_kafka(tmp_path: Path) -> None:
+    text = (
+        "#\n#Mon Nov 06 12:00:00 UTC 2023\nnode.id=7\nversion=1\ncluster.id=abc\ndirectory.id=x\n"
+    )
+    (tmp_path / "meta.properties").write_text(text)
+    manager = open_manager(tmp_path)
+    manager.identify(7, "abc")
+    assert (tmp_path / "meta.properties").read_text() == text
+    with pytest.raises(WrongCluster):
+        manager.identify(8, "abc")
+    manager.release()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"garbage without a sign\n"])
+def test_an_identity_that_cannot_be_read(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "meta.properties").write_bytes(data)
+    manager = open_manager(tmp_path)
+    with pytest.raises(SettingError, match=r"meta\.properties"):
+        manager.identify(0, "abc")
+    manager.release()
+
+
+# -- stops and starts ---------------------------------------------------------------
+
+
+def test_a_clean_stop_leaves_a_mark_and_a_start_takes_it(tmp_path: Path) -> None:
+    manager, found = start(tmp_path)
+    assert found == {}
+    make(manager)
+    manager.close(broker_epoch=5)
+    assert (tmp_path / MARK).exists()
+    manager, found = start(tmp_path)
+    assert not (tmp_path / MARK).exists()
+    assert found["t", 0].topic_id == TOPIC_ID
+    assert values(manager) == [b"0", b"1", b"2"]
+    manager.release()  # as if killed
+    manager, _ = start(tmp_path)
+    assert values(manager) == [b"0", b"1", b"2"]
+    manager.close()
+
+
+def test_a_start_that_is_refused_keeps_the_mark(tmp_path: Path) -> None:
+    """A typing error in broker.id must not cost a recovery."""
+    manager, _ = start(tmp_path)
+    make(manager)
+    manager.close()
+    manager = open_manager(tmp_path)
+    with pytest.raises(WrongCluster):
+        manager.identify(9, "cluster")
+    manager.release()
+    assert (tmp_path / MARK).exists()
+
+
+def test_the_mark_is_gone_for_good_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not bring it back: its removal is synced."""
+    manager, _ = start(tmp_path)
+    manager.close()
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{fd}"), (tmp_path / MARK).exists()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    manager, _ = start(tmp_path)
+    assert (str(tmp_path), False) in synced
+    manager.release()
+
+
+def test_a_stop_on_a_failing_disk_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for calls in ({"fdatasync"}, {"write"}, {"replace"}, {"open", "write", "pwrite", "fsync"}):
+        manager, _ = start(tmp_path)
+        if ("t", 0) not in manager.logs:
+            make(manager)
+        append(manager.logs["t", 0])
+        with monkeypatch.context() as patch:
+            disk = FaultyDisk(patch)
+            disk.fails = lambda n, name, target, calls=calls: name in calls
+            manager.close()
+        assert not (tmp_path / MARK).exists(), calls
+        open_manager(tmp_path).release()  # the lock is given back
+    assert "at stop" in caplog.text
+
+
+def test_only_the_directory_that_failed_is_dirty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, _ = start(tmp_path / "a", tmp_path / "b")
+    make(manager, partition=0)
+    make(manager, partition=1)
+    monkeypatch.setattr(
+        manager.logs["t", 0], "close", lambda: (_ for _ in ()).throw(OSError(5, "x"))
+    )
+    manager.close()
+    marks = [(tmp_path / name / MARK).exists() for name in ("a", "b")]
+    assert sorted(marks) == [False, True]
+
+
+# -- what is in a directory ---------------------------------------------------------
+
+
+def test_new_logs_go_where_there_are_fewest(tmp_path: Path) -> None:
+    manager, _ = start(tmp_path / "a", tmp_path / "b")
+    for i in range(6):
+        make(manager, partition=i)
+    count = [len(list((tmp_path / name).glob("t-*"))) for name in ("a", "b")]
+    assert count == [3, 3]
+    manager.close()
+    manager, found = start(tmp_path / "a", tmp_path / "b")
+    assert sorted(found) == [("t", i) for i in range(6)]
+    manager.close()
+
+
+def test_what_is_not_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager, _ = start(tmp_path)
+    make(manager, "a.b-c_d", 12)
+    manager.close()
+    uid = "0123456789abcdef0123456789abcdef"
+    strange = [f"t-0.{uid}-stray", f"t-0.{uid}-future", "lost+found", "t-00", "t-٣", "t-", "-1"]
+    for name in [*strange, f"t-1.{uid}-delete"]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("")
+    (tmp_path / "t-5").write_text("a file")
+    manager, found = start(tmp_path)
+    assert list(found) == [("a.b-c_d", 12)]
+    for name in strange:
+        assert os.listdir(tmp_path / name) == ["x"], name
+        assert f"{tmp_path / name} is not a partition" in caplog.text
+    assert not (tmp_path / f"t-1.{uid}-delete").exists()
+    manager.close()
+
+
+def test_a_log_in_two_directories(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        manager, _ = start(tmp_path / name)
+        make(manager)
+        manager.close()
+    manager = open_manager(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(SettingError, match="t-0 is in two directories"):
+        load(manager)
+    manager.release()
+
+
+def test_progress(tmp_path: Path) -> None:
+    manager, _ = start(tmp_path)
+    for i in range(3):
+        make(manager, partition=i)
+    manager.close()
+    manager = open_manager(tmp_path)
+    seen: list[tuple[int, int]] = []
+    manager.load(lambda topic: log_config(), lambda *step: seen.append(step))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    manager.release()
+
+
+@pytest.mark.parametrize("topic", ["t", "x" * 249])
+def test_deletion(tmp_path: Path, topic: str) -> None:
+    manager, _ = start(tmp_path)
+    make(manager, topic)
+    path = manager.delete(topic, 0)
+    assert path is not None
+    name = os.path.basename(path)
+    assert name.endswith("-delete")
+    assert len(name) <= 255
+    assert manager.delete(topic, 0) is None
+    assert not (tmp_path / f"{topic}-0").exists()
+    manager.close()
+    manager, found = start(tmp_path)
+    assert found == {}
+    assert not os.path.exists(path)
+    manager.close()
+
+
+# -- checkpoints --------------------------------------------------------------------
+
+
+def test_a_topic_that_is_created_again_has_no_past(tmp_path: Path) -> None:
+    """The old one's log start must not hide the new one's records after a crash."""
+    manager, _ = start(tmp_path)
+    make(manager, records=10)
+    manager.logs["t", 0].advance_start(8)
+    manager.write_checkpoints()
+    manager.delete("t", 0)
+    make(manager, records=4)
+    manager.release()
+    manager, _ = start(tmp_path)
+    assert values(manager) == [b"0", b"1", b"2", b"3"]
+    # The same with a crash between the deletion and the new topic.
+    manager.logs["t", 0].advance_start(3)
+    manager.write_checkpoints()
+    manager.delete("t", 0)
+    manager.release()
+    manager, _ = start(tmp_path)
+    make(manager, records=2)
+    manager.release()
+    manager, _ = start(tmp_path)
+    assert values(manager) == [b"0", b"1"]
+    manager.close()
+
+
+def test_damaged_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the bytes are, the logs open; a log start may move, records never go."""
+    manager, _ = start(tmp_path)
+    make(manager, records=12)
+    manager.logs["t", 0].advance_start(2)
+    manager.close()
+    rng = generator("checkpoints")
+    for name in (RECOVERY_POINT, LOG_START):
+        whole = (tmp_path / name).read_bytes()
+        damaged = [whole[:i] + bytes([whole[i] ^ (1 << rng.randrange(8))]) + whole[i + 1 :]
+                   for i in range(len(whole))]  # fmt: skip
+        for data in [*damaged, b"", b"\xff\xfe", whole[:-3], whole + whole, rng.randbytes(50)]:
+            for clean in (True, False):
+                (tmp_path / name).write_bytes(data)
+                if clean:
+                    (tmp_path / MARK).write_text("")
+                manager, _ = start(tmp_path)
+                log = manager.logs["t", 0]
+                assert log.end_offset == 12
+                log.check_invariants()
+                assert values(manager) == [b"%d" % i for i in range(log.log_start_offset, 12)]
+                manager.release()
+        (tmp_path / name).write_bytes(whole)
+    assert "cannot be read" in caplog.text
+
+
+def test_checkpoints_round_trip(tmp_path: Path) -> None:
+    offsets = {("a.b-c", 0): 0, ("a.b-c", 10): 2**62, ("x", 3): 7}
+    write_checkpoint(str(tmp_path), "c", offsets)
+    assert read_checkpoint(str(tmp_path), "c") == offsets
+    assert read_checkpoint(str(tmp_path), "missing") == {}
+    write_checkpoint(str(tmp_path), "c", {})
+    assert (tmp_path / "c").read_text() == "0\n0\n"
