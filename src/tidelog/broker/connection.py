@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 Chunk = bytes | bytearray | memoryview | FileRange
 
 FIRST_BUFFER = 4 * 1024
+BUSY_BUFFER = 256 * 1024  # of a client that fills it: several small requests in one read
 MAX_PENDING = 256  # pipelined requests that wait for their second stage
+_FRAME_SIZE = struct.Struct(">i").unpack_from
 _READS_PER_EVENT = 4  # then the others have their turn
 _SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
 _GATHER = 64
@@ -107,6 +110,8 @@ class Connection:
             self._serve_frames()
             if n < room or self.closed or self._blocked or self._writing:
                 return
+            if len(self._buffer) < BUSY_BUFFER:
+                self._replace_buffer(2 * len(self._buffer), self._end)
 
     def _while_paused(self) -> None:
         """Data or the end of it, while we are not reading: only the end matters."""
@@ -129,7 +134,7 @@ class Connection:
         self._in_frames = True
         try:
             while end - start >= 4 and not (self._blocked or self._writing):
-                size = int.from_bytes(view[start : start + 4], "big", signed=True)
+                (size,) = _FRAME_SIZE(view, start)
                 if not 0 < size <= max_size:
                     self.server.refuse_size(self, size, bytes(view[start : start + 4]))
                     return
@@ -141,6 +146,8 @@ class Connection:
                 dispatch(self, frame)
                 if self.closed:
                     return
+                if len(self._out) >= _GATHER:
+                    self._send()  # answers may be large: do not heap them up
         except ProtocolError as error:
             self.server.refuse(self, error.message)
             return
@@ -151,7 +158,10 @@ class Connection:
             return
         finally:
             self._in_frames = False
-        self._make_room(start, end)
+        if start == end:
+            self._start = self._end = 0
+        else:
+            self._make_room(start, end)
         if self._out and not self._writing:
             self._send()
 
@@ -168,8 +178,7 @@ class Connection:
         capacity = len(self._buffer)
         if left == capacity:
             size = int.from_bytes(self._view[:4], "big") + 4
-            # Room for this frame and, if it is small, for the next ones with it.
-            self._replace_buffer(min(max(size, 64 * 1024), 2 * capacity), left)
+            self._replace_buffer(min(size, 2 * capacity), left)
 
     def _replace_buffer(self, capacity: int, keep: int) -> None:
         buffer = bytearray(capacity)
@@ -230,8 +239,20 @@ class Connection:
         """Send as much as the socket takes; the rest waits for on_writable."""
         out = self._out
         try:
+            if len(out) > 1 and all(type(chunk) is not FileRange for chunk in out):
+                # Answers to pipelined requests: small, and one system call for all.
+                joined = b"".join(out)  # type: ignore[arg-type]
+                out.clear()
+                out.append(joined)
             while out:
                 first = out[0]
+                if type(first) is not FileRange and len(out) == 1:
+                    sent = self.sock.send(first)  # type: ignore[arg-type]
+                    if sent == len(first):
+                        out.clear()
+                        break
+                    self._advance(sent)
+                    continue
                 if type(first) is FileRange and self.sendfile and first.length > _SMALL:
                     sent = os.sendfile(self.fd, first.file.fd, first.position, first.length)
                     if sent == 0:

@@ -59,6 +59,7 @@ class Partition:
         self.deleted = False
         self._waiting: set[Callable[[], None]] = set()  # parked fetches and acks
         self._flushed = False
+        self._flushes = False
         self._rewrites = False
         self.configure(log.config)
 
@@ -67,6 +68,7 @@ class Partition:
         if config != self.log.config:
             self.log.configure(config)
         self._flushed = config.visibility == "flushed"
+        self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
         # Batches are looked into, or rewritten, only if a setting asks for it.
         self._rewrites = (
             config.message_timestamp_type == "LogAppendTime"
@@ -115,10 +117,15 @@ class Partition:
         if self.replicas.storage_failing:
             self.replicas.storage_works(writer.directory)
         if not appended.duplicate:
-            self._after_append()
+            if self._flushes or writer.flush_wanted:
+                self._flush_if_due()
+            if not self._flushed:
+                writer.high_watermark = writer.end_offset
+                if self._waiting:
+                    self.wake()
         return Acknowledged(appended.base_offset, appended.last_offset, append_time)
 
-    def _after_append(self) -> None:
+    def _flush_if_due(self) -> None:
         writer, config = self.log, self.log.config
         if (
             config.flush_messages != LONG_MAX
@@ -129,7 +136,6 @@ class Partition:
             self.replicas.flush_later(self, 0)
         elif config.flush_ms != LONG_MAX:
             self.replicas.flush_later(self, config.flush_ms)
-        self._advance_high_watermark()
 
     def _rewrite(
         self, batch: memoryview, header: BatchHeader, now_ms: int

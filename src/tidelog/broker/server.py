@@ -7,6 +7,7 @@ import errno
 import logging
 import re
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker import dispatch as dispatching
@@ -34,7 +35,7 @@ class Server:
     """Accepts connections and hands their frames to the dispatcher."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        self._broker = broker
+        self.dispatch = partial(dispatching.dispatch, broker)
         self._settings = settings
         self.max_request: int = settings["socket.request.max.bytes"]
         self._max_connections: int = settings["max.connections"]
@@ -104,9 +105,6 @@ class Server:
         loop.call_later(1.0, again)
 
     # -- what connections ask ---------------------------------------------------
-
-    def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        dispatching.dispatch(self._broker, connection, frame)
 
     def use_sendfile(self, local_host: str, peer_host: str) -> bool:
         """sendfile for other machines; on this one a mapped file is faster."""

@@ -3,7 +3,7 @@
 A reader is told where each partition begins and where it ends, if it does.  A broker that
 restarts is waited for, records that are deleted before they are read are skipped with a
 note, and a topic that is deleted is let go.  New partitions (and, with a pattern, new
-topics) are found every few seconds, and are read from their start.
+topics) are found every two seconds, and are read from their start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.formats import FormatError, Formatter
 from tidelog.tools.output import note
 
-_DISCOVERY_SECONDS = 3.0
+_DISCOVERY_SECONDS = 2.0
 _RETRY_SECONDS = 0.3
 _LONGEST_WAIT = 1.0
 
