@@ -9,6 +9,7 @@ is refused with the name, the reason and the nearest valid name.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from tidelog import settings_legacy
 from tidelog.errors import SettingError
 from tidelog.settings_table import SETTINGS, TOPIC_SETTINGS, Setting, text_of
+
+_PROPERTY = re.compile(r"((?:[^=:\\]|\\.)*)[=:](.*)")
 
 # A topic setting in milliseconds may be set on the broker in coarser units.
 COARSER = {
@@ -37,7 +40,8 @@ class Settings:
     @classmethod
     def of(cls, values: Mapping[str, Any] | None = None) -> Settings:
         """Check and take what the user said; old names are translated."""
-        modern = settings_legacy.translate({k: text_of(v) for k, v in (values or {}).items()})
+        given = {k: text_of(v) for k, v in (values or {}).items() if v is not None}
+        modern = settings_legacy.translate(given)
         explicit = {name: _known(name).parse(value) for name, value in modern.values.items()}
         for topic, overrides in modern.topic_overrides.items():
             check_topic_config(overrides, where=f"topic {topic}: ")
@@ -90,7 +94,7 @@ def parse_listener(text: str, setting: str = "listeners") -> tuple[str, int]:
     """``PLAINTEXT://host:port`` to ``(host, port)``; an IPv6 host stands in brackets."""
     protocol, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdigit() or int(port) > 65535:
+    if not separator or not colon or not port.isdecimal() or int(port) > 65535:
         raise SettingError(f"{setting}={text}: write it as PLAINTEXT://host:port")
     if protocol.upper() != "PLAINTEXT":
         raise SettingError(f"{setting}={text}: {protocol} is not supported yet; use PLAINTEXT")
@@ -156,21 +160,21 @@ class LogConfig:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value`` lines, ``#`` comments, trailing ``\\``."""
+    """A Java properties file: ``key=value`` lines, ``#`` comments, ``\\`` before what is
+    meant literally, and at the end of a line that goes on."""
     values: dict[str, str] = {}
     lines = iter(text.splitlines())
     for raw in lines:
         line = raw.strip()
-        while line.endswith("\\"):
-            line = line[:-1] + next(lines, "").strip()
         if not line or line[0] in "#!":
             continue
-        for i, char in enumerate(line):
-            if char in "=:":
-                values[line[:i].strip()] = line[i + 1 :].strip()
-                break
-        else:
+        while (len(line) - len(line.rstrip("\\"))) % 2:
+            line = line[:-1] + next(lines, "").strip()
+        found = _PROPERTY.fullmatch(line)
+        if found is None:
             raise SettingError(f"{line!r} is not a setting; write name=value")
+        name, value = (re.sub(r"\\(.)", r"\1", part).strip() for part in found.groups())
+        values[name] = value
     return values
 
 

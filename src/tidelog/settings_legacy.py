@@ -61,6 +61,7 @@ def translate(values: Mapping[str, str]) -> Modern:
     notes: list[str] = []
     renamed: dict[str, str] = {}
     address: dict[str, str] = {}
+    without_zookeeper = False
     for name, value in values.items():
         if name in RENAMED:
             renamed[RENAMED[name]] = value
@@ -75,18 +76,21 @@ def translate(values: Mapping[str, str]) -> Modern:
             notes.append(f"{name} is the topic setting {setting} now: tidelog configs alter")
         elif name == "topic.partition.count.map":
             modern.partition_counts.update(_pairs(name, value))
+            if any(count < 1 for count in modern.partition_counts.values()):
+                raise SettingError(f"{name}={value}: a topic has at least one partition")
             notes.append(f"{name} still works; tidelog topics create --partitions replaces it")
         elif name in ("hostname", "host.name", "port"):
             address[name] = value
             notes.append(f"{name} is part of listeners now: PLAINTEXT://host:port")
         elif name == "enable.zookeeper":
-            if value.strip().lower() == "false":
-                renamed["zookeeper.connect"] = ""
+            without_zookeeper = value.strip().lower() == "false"
             notes.append("enable.zookeeper is gone: leave zookeeper.connect empty instead")
         elif name in GONE:
             notes.append(f"{name} is gone: {GONE[name]}")
         else:
             modern.values[name] = value
+    if without_zookeeper:
+        renamed["zookeeper.connect"] = ""
     if address and "listeners" not in values:
         host = address.get("hostname", address.get("host.name", ""))
         renamed["listeners"] = f"PLAINTEXT://{host}:{address.get('port', '9092')}"

@@ -84,7 +84,7 @@ class Setting:
             most = (
                 self.most if self.most is not None else (INT_MAX if self.kind is INT else LONG_MAX)
             )
-            if (least is not None and parsed < least) or parsed > most:
+            if not (parsed if least is None else least) <= parsed <= most:  # NaN is neither
                 low = f"{least}" if least is not None else "the type's minimum"
                 raise SettingError(f"{self.name}={parsed}: it must be between {low} and {most}")
         if self.choices:

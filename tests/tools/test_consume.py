@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import uuid
 
 import pytest
 from cli import Command, Result, run, spawn
@@ -28,8 +29,9 @@ def fill(bootstrap: str, topic: str) -> None:
 @pytest.fixture(scope="module")
 def ten(broker: LocalBroker) -> str:
     """A topic with ten records, for tests that only read."""
-    fill(broker.bootstrap, "ten")
-    return "ten"
+    name = f"ten-{uuid.uuid4().hex}"
+    fill(broker.bootstrap, name)
+    return name
 
 
 def write(tidelog: Command, topic: str, text: str, *options: str) -> None:

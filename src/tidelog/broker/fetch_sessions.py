@@ -84,7 +84,7 @@ class FetchSessions:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != head.session_epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.by_id != by_id and (head.rows or head.forgotten):
+        if session.by_id != by_id:  # its topics have no place in an answer of this version
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.update(head)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1

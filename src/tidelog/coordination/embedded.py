@@ -3,18 +3,21 @@
 Journal: one line per transaction, ``<crc32 in hex> <json>``; the JSON is a list of
 operations, ``["create", path, data]``, ``["set", path, data]`` or ``["delete", path]``.
 A line is synced before the change is visible.  A line that does not match its CRC ends
-the journal (a crash while writing); what follows is cut off at the next start.
+the journal (a crash while writing); it is cut off at the next start, and if more than
+that one line follows (a rotten disk) the rest is kept aside.
 Ephemeral znodes are not journaled: they die with the process.  At start the journal
 is replaced by its own result when it has grown to several times that size.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.coordination.keeper import (
@@ -34,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _COMPACT_ABOVE = 1 << 20
 
+Step = list[str]  # kind, path, data
+
 
 @dataclass(slots=True)
 class _Node:
@@ -52,16 +57,24 @@ class EmbeddedKeeper:
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0)}
         self._zxid = 0
         self._fd = -1
+        self._size = 0
 
     @classmethod
     def open(cls, path: str) -> EmbeddedKeeper:
         """Read the journal and take it for writing."""
         keeper = cls(path)
-        good = keeper._replay()
-        keeper._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if os.fstat(keeper._fd).st_size > good:
-            log.warning("%s: cut off a transaction that was not finished", path)
-            os.ftruncate(keeper._fd, good)
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            write_atomically(path, b"")
+            content = b""
+        good = keeper._replay(content)
+        if good < len(content):
+            _set_aside(path, content[good:])
+        keeper._size = keeper._compact(good)
+        keeper._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(keeper._fd, keeper._size)
         return keeper
 
     # -- the interface ----------------------------------------------------------
@@ -78,8 +91,7 @@ class EmbeddedKeeper:
         return sorted(self._node(path).children)
 
     async def multi(self, operations: Sequence[Operation]) -> None:
-        steps = self._plan(operations)
-        lasting = [step for step in steps if step[0] != "ephemeral"]
+        steps, lasting = self._plan(operations)
         if lasting:
             self._write(lasting)
         self._apply(steps)
@@ -97,56 +109,83 @@ class EmbeddedKeeper:
         except KeyError:
             raise NoNode(path) from None
 
-    def _plan(self, operations: Sequence[Operation]) -> list[list[str]]:
-        """Check everything against the tree as it will be; the steps as journaled."""
-        steps: list[list[str]] = []
-        made: dict[str, bool] = {}  # path -> exists, for what this transaction changes
+    def _plan(self, operations: Sequence[Operation]) -> tuple[list[Step], list[Step]]:
+        """Check everything against the tree as it will be; all steps, and those to journal."""
+        steps: list[Step] = []
+        lasting: list[Step] = []
+        seen: dict[str, tuple[int, bool] | None] = {}  # version, ephemeral: what changes here
 
-        def there(path: str) -> bool:
-            return made.get(path, path in self._nodes)
+        def state(path: str) -> tuple[int, bool] | None:
+            if path in seen:
+                return seen[path]
+            node = self._nodes.get(path)
+            return (node.version, node.ephemeral) if node else None
 
-        def create(path: str, data: bytes, kind: str) -> None:
-            if there(path):
+        def step(ephemeral: bool, *parts: str) -> None:
+            steps.append(list(parts))
+            if not ephemeral:
+                lasting.append(list(parts))
+
+        def create(path: str, data: bytes, ephemeral: bool) -> None:
+            if state(path):
                 raise NodeExists(path)
             parent = path.rsplit("/", 1)[0]
-            if parent and not there(parent):
-                create(parent, b"", "create")
-            made[path] = True
-            steps.append([kind, path, _as_text(data)])
+            above = state(parent) if parent else (0, False)
+            if above is None:
+                create(parent, b"", False)
+            elif above[1]:
+                raise KeeperError(f"{parent} is ephemeral: it cannot have children")
+            seen[path] = (0, ephemeral)
+            step(ephemeral, "ephemeral" if ephemeral else "create", path, _as_text(data))
+
+        def below(path: str) -> Iterator[str]:
+            """Everything under a path, the deepest first."""
+            node = self._nodes.get(path)
+            children = {f"{path}/{name}" for name in node.children} if node else set()
+            children.update(other for other in seen if other.rsplit("/", 1)[0] == path)
+            for child in sorted(children):
+                if state(child):
+                    yield from below(child)
+                    yield child
 
         for operation in operations:
             path = operation.path
             if isinstance(operation, Create):
-                create(path, operation.data, "ephemeral" if operation.ephemeral else "create")
+                create(path, operation.data, operation.ephemeral)
                 continue
-            if not there(path):
+            found = state(path)
+            if found is None:
                 raise NoNode(path)
-            node = self._nodes.get(path)
-            if node and operation.version not in (-1, node.version):
+            version, ephemeral = found
+            if operation.version not in (-1, version):
                 raise BadVersion(path)
             if isinstance(operation, Set):
-                steps.append(["set", path, _as_text(operation.data)])
+                seen[path] = (version + 1, ephemeral)
+                step(ephemeral, "set", path, _as_text(operation.data))
                 continue
-            below = [p for p in self._nodes if p.startswith(path + "/") and there(p)]
-            if below and not operation.recursive:
+            doomed = list(below(path))
+            if doomed and not operation.recursive:
                 raise NotEmpty(path)
-            for doomed in [*sorted(below, key=len, reverse=True), path]:
-                made[doomed] = False
-                steps.append(["delete", doomed])
-        return steps
+            for gone in (*doomed, path):
+                step((state(gone) or found)[1], "delete", gone)
+                seen[gone] = None
+        return steps, lasting
 
-    def _write(self, steps: list[list[str]]) -> None:
+    def _write(self, steps: list[Step]) -> None:
         line = _line(steps)
-        start = os.fstat(self._fd).st_size
         try:
+            if os.fstat(self._fd).st_size != self._size:
+                os.ftruncate(self._fd, self._size)  # what an earlier failure left behind
             if os.write(self._fd, line) != len(line):
-                raise OSError(28, "the disk is full")
+                raise OSError(errno.ENOSPC, "the disk is full")
             os.fdatasync(self._fd)
         except OSError as error:
-            os.ftruncate(self._fd, start)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
             raise KeeperError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._size += len(line)
 
-    def _apply(self, steps: list[list[str]]) -> None:
+    def _apply(self, steps: list[Step]) -> None:
         self._zxid += 1
         for kind, path, *rest in steps:
             if kind == "delete":
@@ -165,13 +204,8 @@ class EmbeddedKeeper:
 
     # -- the journal ------------------------------------------------------------
 
-    def _replay(self) -> int:
+    def _replay(self, content: bytes) -> int:
         """Apply every whole line; returns where they end."""
-        try:
-            with open(self._path, "rb") as file:
-                content = file.read()
-        except FileNotFoundError:
-            return 0
         good = 0
         for line in content.splitlines(keepends=True):
             steps = _parse_line(line)
@@ -179,16 +213,34 @@ class EmbeddedKeeper:
                 break
             self._apply(steps)
             good += len(line)
-        if good > _COMPACT_ABOVE:
+        return good
+
+    def _compact(self, size: int) -> int:
+        """Replace a journal that has outgrown the tree; returns its size."""
+        if size > _COMPACT_ABOVE:
             compact = b"".join(
                 _line([["create", path, _as_text(node.data)]])
                 for path, node in self._nodes.items()
                 if path != "/"
             )
-            if good > 4 * len(compact):
+            if size > 4 * len(compact):
                 write_atomically(self._path, compact)
                 return len(compact)
-        return good
+        return size
+
+
+def _set_aside(path: str, rest: bytes) -> None:
+    """What follows the first damaged line: nothing of worth if it is the last one."""
+    if b"\n" in rest[:-1]:
+        write_atomically(path + ".damaged", rest)
+        log.error(
+            "%s is damaged: %d bytes from there on are not used, and kept in %s.damaged",
+            path,
+            len(rest),
+            path,
+        )
+    else:
+        log.warning("%s: cut off a transaction that was not finished", path)
 
 
 def _stat(node: _Node) -> Stat:
@@ -203,14 +255,14 @@ def _as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _line(steps: list[list[str]]) -> bytes:
+def _line(steps: list[Step]) -> bytes:
     body = json.dumps(steps, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def _parse_line(line: bytes) -> list[list[str]] | None:
+def _parse_line(line: bytes) -> list[Step] | None:
     crc, _, body = line.rstrip(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or crc != b"%08x" % zlib.crc32(body):
+    if not body or not line.endswith(b"\n") or crc != b"%08x" % zlib.crc32(body):
         return None
-    steps: list[list[str]] = json.loads(body)
+    steps: list[Step] = json.loads(body)
     return steps

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from tidelog.errors import ApiError, ErrorCode
 
 MAX_NAME = 249
+MAX_NEW_PARTITIONS = 10_000  # in one request, as in Kafka: each is a directory
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -41,6 +42,11 @@ def spread(
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
             f"a topic needs at least one partition, {partitions} were asked for",
+        )
+    if partitions > MAX_NEW_PARTITIONS:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions were asked for: at most {MAX_NEW_PARTITIONS} at a time",
         )
     if replication_factor <= 0 or replication_factor > len(brokers):
         raise ApiError(

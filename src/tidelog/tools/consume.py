@@ -49,7 +49,8 @@ _PROPERTIES = {
     "start",
     callback=offset_or_range_value,
     metavar="OFFSET",
-    help="Where to begin: start, end, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: end.",
+    help="Where to begin: start, end, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: end "
+    "(start, if --until or --exit says where to stop).",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from start.")
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
@@ -62,7 +63,9 @@ _PROPERTIES = {
     metavar="MS",
     help="Stop when nothing came for so long.",
 )
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these."
+)
 @click.option("--include", "--whitelist", metavar="REGEX", help="All topics of such names.")
 @click.option("--exclude", "--blacklist", metavar="REGEX", help="No topics of such names.")
 @click.option(

@@ -29,10 +29,12 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 
 @click.command()
 @click.argument("topic")
-@click.option("--file", "source", type=click.File("rb"), default="-", help="Default: stdin.")
+@click.option(
+    "--file", "source", type=click.File("rb"), default="-", help="Default: standard input."
+)
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("--key-separator", metavar="SEP", help=r"Lines are KEY SEP VALUE; \t is a tab.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For all.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On all.")
 @click.option("--headers-separator", metavar="SEP", help="Lines begin with a=1,b=2 SEP.")
 @click.option("--null", metavar="MARK", help="A key, value or header equal to MARK is null.")
 @click.option("--json", "as_json", is_flag=True, help="Lines (and the summary) are JSON.")
@@ -44,15 +46,20 @@ _SECURITY = ("security.", "sasl.", "ssl.")
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
+    help="The codec of batches.",
 )
 @click.option(
-    "--acks", type=click.Choice(["0", "1", "all", "-1"]), default="all", show_default=True
+    "--acks",
+    type=click.Choice(["0", "1", "all", "-1"]),
+    default="all",
+    show_default=True,
+    help="Wait for nobody, the leader or all replicas in sync (then no record is written twice).",
 )
 @click.option("--batch-size", type=click.IntRange(1), help="Most records of a batch.")
 @click.option("--timeout", type=click.IntRange(0), metavar="MS", help="Wait so long for a batch.")
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="KEY=VALUE", help="For librdkafka."
+    "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Any librdkafka setting."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No prompt and no summary.")
 @bootstrap_option
@@ -278,7 +285,8 @@ class _Sender:
         """A broker that goes away is told once; what becomes of the records is told later."""
         if not self._told:
             self._told = True
-            note(f"{_words(error)}; trying again for {_GIVE_UP_MS // 1000} seconds")
+            seconds = int(self._settings["message.timeout.ms"]) / 1000
+            note(f"{_words(error)}; trying again for {seconds:g} seconds")
 
 
 def _words(error: KafkaError) -> str:

@@ -30,7 +30,9 @@ def records() -> None:
 
 @records.command()
 @click.argument("topic")
-@click.option("-p", "--partition", "numbers", type=click.IntRange(0), multiple=True)
+@click.option(
+    "-p", "--partition", "numbers", type=click.IntRange(0), multiple=True, help="Default: all."
+)
 @click.option(
     "--before",
     required=True,
