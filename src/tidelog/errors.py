@@ -236,12 +236,17 @@ class SettingError(ValueError):
     """A setting that cannot be used; the message says what to do."""
 
 
+_MAX_MESSAGE = 1000  # a message may quote what the client sent; an answer has room for 32 KiB
+
+
 class ApiError(Exception):
     """An error with a code that a Kafka client understands."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
         self.message = message or describe(code)
+        if len(self.message) > _MAX_MESSAGE:
+            self.message = self.message[:_MAX_MESSAGE] + "..."
         super().__init__(self.message)
 
 

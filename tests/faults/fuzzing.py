@@ -44,6 +44,7 @@ class Lane:
         self.unsent = b""
         self.again = deque()  # the connection went before they were served
         self.sock = None
+        self.tainted = False  # a size was wrong: from there on requests are torn
         self.buffer = bytearray()
         self.moved = time.monotonic()
 
@@ -54,6 +55,7 @@ class Lane:
         self.sock.setblocking(False)
         self.buffer.clear()
         self.unsent = b""
+        self.tainted = False
         self.selector.register(self.sock, selectors.EVENT_READ, self)
 
     def close(self):
@@ -100,6 +102,7 @@ class Fuzzer:
             frames = []
             while len(lane.waiting) < WINDOW and (lane.again or self._left > 0):
                 frame = self._next(lane)
+                lane.tainted |= frame.lies
                 self._correlation = (self._correlation + 1) & 0x7FFFFFFF
                 lane.waiting.append((self._correlation, frame))
                 frames.append(frame.numbered(self._correlation))
@@ -149,8 +152,11 @@ class Fuzzer:
             if number == correlation:
                 self.outcomes["answered"] += 1
                 return
-            self._may_be_silent(frame, "was passed over")
-        raise Violation(f"an answer to a request that was not sent: {correlation}")
+            self.outcomes["silent"] += 1
+            if frame.key != _PRODUCE and not lane.tainted:
+                raise Violation(f"a request was passed over: {_told(frame)}")
+        if not lane.tainted:
+            raise Violation(f"an answer to a request that was not sent: {correlation}")
 
     def _gone(self, lane):
         """The broker hung up: the first that waits is why; the rest is sent again."""
@@ -164,17 +170,11 @@ class Fuzzer:
 
     def _silent(self, lane, now):
         _, frame = lane.waiting[0]
-        lying = any(f.lies for _, f in lane.waiting)
-        if frame.key in (_PRODUCE, _FETCH) or lying:
+        if frame.key in (_PRODUCE, _FETCH) or lane.tainted:
             self.outcomes["silent"] += 1
             self._gone(lane)
         elif now - lane.moved > HANG:
             raise Violation(f"no answer in {HANG} s: {_told(frame)}")
-
-    def _may_be_silent(self, frame, how):
-        self.outcomes["silent"] += 1
-        if frame.key != _PRODUCE and not frame.lies:
-            raise Violation(f"a request {how}: {_told(frame)}")
 
 
 def _told(frame):
@@ -187,14 +187,14 @@ class Watchdog(threading.Thread):
     def __init__(self, port):
         super().__init__(daemon=True)
         self._port = port
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.waits = []
         self.failed = None
 
     def run(self):
         try:
             with RawClient(self._port, timeout=60) as client:
-                while not self._stop.wait(0.01):
+                while not self._over.wait(0.01):
                     started = time.monotonic()
                     client.call(MetadataRequest(topics=[]), MetadataResponse, 9)
                     self.waits.append(time.monotonic() - started)
@@ -206,7 +206,7 @@ class Watchdog(threading.Thread):
         return self
 
     def __exit__(self, *_):
-        self._stop.set()
+        self._over.set()
         self.join(70)
 
     def longest(self):

@@ -156,7 +156,12 @@ CRAFTED = {
     "string that may not be null": (DescribeConfigsRequest, 1, b"\0\0\0\x01\x02\xff\xff", NULL),
     "compact string of 2^32-2": (ApiVersionsRequest, 3, HUGE, LONG),
     "varint without end": (ApiVersionsRequest, 3, b"\xff" * 64, VARINT),
-    "tag section of 2^32-1 tags": (ApiVersionsRequest, 3, b"\x01\x01" + HUGE, VARINT),
+    "tag section of 2^32-1 tags": (
+        ApiVersionsRequest,
+        3,
+        b"\x01\x01" + HUGE,
+        "too many tagged fields",
+    ),
     "tag of 2^32-1 bytes": (ApiVersionsRequest, 3, b"\x01\x01\x01\x63" + HUGE, "too long"),
     "records of 2^31-1": (
         ProduceRequest,

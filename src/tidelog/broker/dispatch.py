@@ -174,10 +174,10 @@ async def _answer_later(
     answer: Awaitable[Message], pending: Pending, found: Api, version: int, correlation_id: int
 ) -> None:
     try:
-        response = await answer
+        encoded = encode_response(await answer, version, correlation_id)
     except Exception:
         # A handler turns what it expects into codes; this is a bug of ours.
         log.exception("%s v%d failed", found.name, version)
         pending.connection.close("internal error")
         return
-    pending.complete([encode_response(response, version, correlation_id)])
+    pending.complete([encoded])

@@ -244,8 +244,8 @@ class Partition:
             return None
         return source.read(offset, max_bytes, source.high_watermark, at_least_one=at_least_one)
 
-    def delete_records(self, offset: int) -> int:
-        """Forget everything below ``offset`` (-1: all); returns the new log start."""
+    def delete_records(self, offset: int) -> None:
+        """Forget everything below ``offset`` (-1: all)."""
         if offset == -1:
             offset = self.high_watermark
         if offset < 0:
@@ -253,4 +253,3 @@ class Partition:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         self.log.advance_start(offset)
         self.wake()
-        return self.log.log_start_offset

@@ -9,8 +9,9 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
-from tidelog.tools.options import bootstrap_option, connect, json_option, pairs
+from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table
+from tidelog.tools.pairs import pairs
 
 _topic_option = click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic.")
 _broker_option = click.option(

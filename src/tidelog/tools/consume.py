@@ -24,10 +24,10 @@ from tidelog.tools.options import (
     connect,
     offset_or_range_value,
     offset_value,
-    pairs,
     unescape,
 )
 from tidelog.tools.output import note, plural
+from tidelog.tools.pairs import pairs
 from tidelog.tools.reading import Limits, Reader
 
 # Kafka's name, librdkafka's name, and what it is called here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -36,17 +36,6 @@ def connect(bootstrap: str, **options: Any) -> Iterator[Cluster]:
         raise CannotConnect(
             f"{error}; start one with `tidelog up`, or name another with -b"
         ) from error
-
-
-def pairs(values: Iterable[str], option: str = "--set") -> dict[str, str]:
-    """``name=value`` options as a dict."""
-    result = {}
-    for text in values:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise click.BadParameter(f"{text!r}: write it as name=value", param_hint=option)
-        result[name.strip()] = value.strip()
-    return result
 
 
 def confirm(question: str, yes: bool) -> None:

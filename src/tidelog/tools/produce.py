@@ -18,8 +18,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tidelog.client.cluster import check_topic
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.lines import LineFormat
-from tidelog.tools.options import bootstrap_option, connect, pairs, unescape
+from tidelog.tools.options import bootstrap_option, connect, unescape
 from tidelog.tools.output import complain, note, plural, show_json
+from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 
 _SHOWN_FAILURES = 5

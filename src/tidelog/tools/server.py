@@ -7,7 +7,7 @@ import pathlib
 import click
 
 from tidelog.settings import Settings, read_properties
-from tidelog.tools.options import pairs
+from tidelog.tools.pairs import pairs
 from tidelog.tools.serving import serve
 
 

@@ -12,8 +12,9 @@ from tidelog.client.admin import DEFAULT_SOURCE, Change, NewTopic, Resource
 from tidelog.client.cluster import NO_LEADER, Cluster, TopicPartition, TopicView
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, pairs, yes_option
+from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, plural, show_json, show_table, size_text, warn
+from tidelog.tools.pairs import pairs
 from tidelog.wire.uuids import uuid_text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tidelog.settings import Settings
-from tidelog.tools.options import pairs
+from tidelog.tools.pairs import pairs
 from tidelog.tools.serving import serve
 
 

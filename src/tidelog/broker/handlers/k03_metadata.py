@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _FIRST_NULL_FOR_ALL = 1
+_FIRST_BY_ID = 12
 
 
 @api(MetadataRequest, versions=(0, 13), cached=True)
@@ -48,7 +49,7 @@ def metadata(
         missing = {row.name for row in wanted if row.name is not None and row.name not in known}
         if missing:
             return _create(broker, client, wanted, sorted(missing))
-    return _answer(broker, client, [_look_up(broker, row) for row in wanted])
+    return _answer(broker, client, [_look_up(broker, client, row) for row in wanted])
 
 
 async def _create(
@@ -65,7 +66,7 @@ async def _create(
             errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
     topics = []
     for row in wanted:
-        topic = _look_up(broker, row)
+        topic = _look_up(broker, client, row)
         if topic.error_code and row.name in errors:
             topic.error_code = errors[row.name]
         topics.append(topic)
@@ -90,7 +91,10 @@ def _answer(
     )
 
 
-def _look_up(broker: Broker, row: MetadataRequestTopic) -> MetadataResponseTopic:
+def _look_up(broker: Broker, client: Client, row: MetadataRequestTopic) -> MetadataResponseTopic:
+    if row.name is None and client.version < _FIRST_BY_ID:
+        # From v10 on the request can leave the name out, but the answer of v10 cannot.
+        return _missing("", row.topic_id, ErrorCode.INVALID_REQUEST)
     if row.name is None or row.topic_id != ZERO_UUID:
         found = broker.metadata.topic_by_id(row.topic_id)
         if found is None:

@@ -46,8 +46,9 @@ def _delete(broker: Broker, topic: str, index: int, offset: int) -> DeleteRecord
         partition = broker.replicas.find(topic, index, broker.metadata)
         if "delete" not in partition.log.config.cleanup_policy:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
-        low = partition.delete_records(offset)
+        partition.delete_records(offset)
         broker.replicas.apply_retention(partition)
+        low = partition.log.log_start_offset
     except ApiError as error:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=-1, error_code=error.code
