@@ -36,7 +36,7 @@ FIRST_BUFFER = 4 * 1024
 BUSY_BUFFER = 256 * 1024  # of a client that fills it: several small requests in one read
 MAX_PENDING = 256  # pipelined requests that wait for their second stage
 _FRAME_SIZE = struct.Struct(">i").unpack_from
-_READS_PER_EVENT = 4  # then the others have their turn
+_BYTES_PER_EVENT = 256 * 1024  # in or out; then the other connections have their turn
 _SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
 _GATHER = 64
 
@@ -94,10 +94,11 @@ class Connection:
             self._while_paused()
             return
         self.idle_ticks = 0
-        for _ in range(_READS_PER_EVENT):
-            room = len(self._buffer) - self._end
+        budget = _BYTES_PER_EVENT
+        while budget > 0:
+            room = min(len(self._buffer) - self._end, budget)
             try:
-                n = self.sock.recv_into(self._view[self._end :])
+                n = self.sock.recv_into(self._view[self._end : self._end + room])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -110,6 +111,7 @@ class Connection:
             self._serve_frames()
             if n < room or self.closed or self._blocked or self._writing:
                 return
+            budget -= n
             if len(self._buffer) < BUSY_BUFFER:
                 self._replace_buffer(2 * len(self._buffer), self._end)
 
@@ -236,48 +238,49 @@ class Connection:
         self._resume()
 
     def _send(self) -> None:
-        """Send as much as the socket takes; the rest waits for on_writable."""
-        out = self._out
+        """Send what the socket takes, within the budget; the rest waits for on_writable.
+
+        Without a budget a fast reader of a large answer would starve everybody else.
+        """
+        out, budget = self._out, _BYTES_PER_EVENT
         try:
             if len(out) > 1 and all(type(chunk) is not FileRange for chunk in out):
                 # Answers to pipelined requests: small, and one system call for all.
                 joined = b"".join(out)  # type: ignore[arg-type]
                 out.clear()
                 out.append(joined)
-            while out:
+            while out and budget > 0:
                 first = out[0]
-                if type(first) is not FileRange and len(out) == 1:
-                    sent = self.sock.send(first)  # type: ignore[arg-type]
-                    if sent == len(first):
-                        out.clear()
-                        break
-                    self._advance(sent)
-                    continue
                 if type(first) is FileRange and self.sendfile and first.length > _SMALL:
-                    sent = os.sendfile(self.fd, first.file.fd, first.position, first.length)
+                    count = min(first.length, budget)
+                    sent = os.sendfile(self.fd, first.file.fd, first.position, count)
                     if sent == 0:
                         raise OSError(5, "the segment ended before its records did")
                 else:
-                    views = self._gather()
+                    views = self._gather(budget)
                     sent = self.sock.send(views[0]) if len(views) == 1 else self.sock.sendmsg(views)
+                budget -= sent
                 self._advance(sent)
         except BlockingIOError:
-            if not self._writing:
-                self._writing = True
-                self._loop.add_writer(self.fd, self._on_writable)
-            return
+            pass
         except OSError as error:
             self.close(f"{error.strerror}")
             return
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self.fd)
+        if bool(out) != self._writing:
+            self._writing = bool(out)
+            if out:
+                self._loop.add_writer(self.fd, self._on_writable)
+            else:
+                self._loop.remove_writer(self.fd)
 
-    def _gather(self) -> list[bytes | bytearray | memoryview]:
+    def _gather(self, budget: int) -> list[bytes | bytearray | memoryview]:
         """The next chunks as memory, for one system call."""
+        first = self._out[0]
+        if len(self._out) == 1 and type(first) is not FileRange:
+            return [first]  # type: ignore[list-item]
         views: list[bytes | bytearray | memoryview] = []
-        for i, chunk in enumerate(self._out):
-            if i == _GATHER:
+        for chunk in self._out:
+            if len(views) == _GATHER or budget <= 0:
                 break
             if type(chunk) is FileRange:
                 if chunk.length <= _SMALL:
@@ -285,9 +288,10 @@ class Connection:
                 elif self.sendfile:
                     break
                 else:
-                    views.append(chunk.file.view(chunk.position, chunk.length))
+                    views.append(chunk.file.view(chunk.position, min(chunk.length, budget)))
             else:
                 views.append(chunk)  # type: ignore[arg-type]
+            budget -= len(chunk)
         return views
 
     def _advance(self, sent: int) -> None:
