@@ -1,63 +1,112 @@
-"""A real client, for information: here the client is the limit, and Python its slowest part."""
+"""Real clients: confluent-kafka (librdkafka) here, Java's in ``java``.
+
+Often the client is the limit; how busy the broker was stands beside.
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from bench import java
+from bench.contest import row
+from bench.peers import Brokers, shared
 from bench.report import Row, Section
-from bench.system import LISTENER, Bench, cpu_seconds, running_broker
-from bench.wire import BenchError
+from bench.system import ROLLING, Bench, cpu_seconds
+from bench.wire import BenchError, batch_of, connect, end_offset, make_topic, produce_request
+from bench.wire import try_produce as produce_once
 
 RECORDS = {100: 200_000, 1024: 100_000}
-# Kafka's defaults, but for librdkafka's habit of sleeping a second when its queue is full.
+TUNED = {"linger.ms": 10, "batch.size": 1 << 20, "compression.type": "lz4", "acks": 1}
+_RDKAFKA = {**TUNED, "queue.buffering.max.messages": 1_000_000}
+# The defaults, but for librdkafka's habit of sleeping a second when its queue is full.
 _CONSUMER = {"fetch.queue.backoff.ms": 10, "queued.min.messages": 1_000_000}
+
+Run = Callable[[], float]  # seconds
 
 
 def measure(bench: Bench) -> Section:
-    """confluent-kafka, producer and consumer."""
-    section = Section("clients", "confluent-kafka at its defaults, one partition; information only")
-    rounds = 1 if bench.quick else min(3, bench.rounds)
-    with running_broker(bench, LISTENER) as broker:
-        for size, total in RECORDS.items():
-            count = total // 4 if bench.quick else total
-            written, read = _Runs(broker.pid), _Runs(broker.pid)
-            for i in range(rounds):
-                topic = f"clients-{size}-{i}"
-                written.run(_produce, broker.bootstrap, topic, size, count)
-                read.run(_consume, broker.bootstrap, topic, size, count)
-                bench.progress(f"{size} bytes, round {i + 1}/{rounds}")
-            section.rows.append(written.row(f"producer, {size} B records", size))
-            section.rows.append(read.row(f"consumer, {size} B records", size))
+    """confluent-kafka and Kafka's own performance tool, at their defaults and tuned."""
+    section = Section(
+        "clients",
+        "one partition, at their defaults and tuned (linger.ms=10, batch.size=1 MiB, lz4, "
+        "acks=1); the busy share is of one core",
+    )
+    brokers = shared(bench)
+    _prepare(brokers)
+    for size, total in RECORDS.items():
+        count = total // 4 if bench.quick else total
+        for name, settings in (("defaults", {}), ("tuned", _RDKAFKA)):
+            works = {
+                who: partial(_produce, broker.bootstrap, "clients", size, count, settings)
+                for who, broker in brokers.items()
+            }
+            shown = f"confluent-kafka producer, {size} B, {name}"
+            section.rows.append(_contest(bench, brokers, shown, size, count, works))
+        works = {
+            who: partial(_consume, broker.bootstrap, f"clients-read-{size}", size, count)
+            for who, broker in brokers.items()
+        }
+        shown = f"confluent-kafka consumer, {size} B"
+        section.rows.append(_contest(bench, brokers, shown, size, count, works))
+    if bench.kafka:
+        for name, settings in (("defaults", {}), ("tuned", TUNED)):
+            count = 50_000 if bench.quick else 500_000
+            works = {
+                who: partial(java.produce, broker.bootstrap, "clients", 1024, count, settings)
+                for who, broker in brokers.items()
+            }
+            shown = f"Java ProducerPerformance, 1024 B, {name}"
+            section.rows.append(_contest(bench, brokers, shown, 1024, count, works))
     return section
 
 
-class _Runs:
-    """Records a second, and how busy the broker was meanwhile."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._rates: list[float] = []
-        self._busy: list[float] = []
-
-    def run(self, work: Any, bootstrap: str, topic: str, size: int, count: int) -> None:
-        cpu = cpu_seconds(self._pid)
-        seconds = work(bootstrap, topic, size, count)
-        self._rates.append(count / seconds)
-        self._busy.append((cpu_seconds(self._pid) - cpu) / seconds)
-
-    def row(self, name: str, size: int) -> Row:
-        middle = sorted(self._rates)[len(self._rates) // 2]
-        busy = sorted(self._busy)[len(self._busy) // 2]
-        note = f"{middle * size / 1e6:.0f} MB/s, broker busy {busy:.0%}"
-        return Row(name, "records/s", self._rates, note=note)
+def _prepare(brokers: Brokers) -> None:
+    """A rolling topic to write, and filled ones to read."""
+    for broker in brokers.values():
+        with connect(broker.port) as sock:
+            make_topic(sock, "clients", 1, ROLLING)
+            for size, count in RECORDS.items():
+                topic = f"clients-read-{size}"
+                make_topic(sock, topic)
+                batch, _ = batch_of(64 << 10, size)
+                request = produce_request(batch, topic)
+                while end_offset(sock, topic) < count + 1000:
+                    produce_once(sock, request)
 
 
-def _produce(bootstrap: str, topic: str, size: int, count: int) -> float:
+def _contest(
+    bench: Bench, brokers: Brokers, name: str, size: int, count: int, works: Mapping[str, Run]
+) -> Row:
+    rates: dict[str, list[float]] = {who: [] for who in works}
+    busy: dict[str, list[float]] = {who: [] for who in works}
+    if "kafka" in works:
+        works["kafka"]()  # warm
+    for i in range(bench.few):
+        for who, work in works.items():
+            cpu = cpu_seconds(brokers[who].pid)
+            seconds = work()
+            rates[who].append(count / seconds)
+            busy[who].append((cpu_seconds(brokers[who].pid) - cpu) / seconds)
+        bench.progress(f"{name}, round {i + 1}/{bench.few}")
+    middle = statistics.median(rates["tidelog"]) * size / 1e6
+    shares = " / ".join(f"{who} busy {statistics.median(each):.0%}" for who, each in busy.items())
+    return row(name, "records/s", rates, note=f"{middle:.0f} MB/s; {shares}")
+
+
+def _produce(
+    bootstrap: str, topic: str, size: int, count: int, settings: Mapping[str, Any]
+) -> float:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap})
-    producer.list_topics(topic, timeout=10)  # the topic is there before the clock starts
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    producer.list_topics(topic, timeout=10)
+    producer.produce(topic, b"first")
+    if producer.flush(30):  # connected before the clock starts
+        raise BenchError("confluent-kafka could not deliver a record")
     value, produce = bytes(size), producer.produce
     started = time.perf_counter()
     for i in range(count):
@@ -68,7 +117,7 @@ def _produce(bootstrap: str, topic: str, size: int, count: int) -> float:
             produce(topic, value)
         if i % 1000 == 0:
             producer.poll(0)
-    if producer.flush(30):
+    if producer.flush(60):
         raise BenchError("confluent-kafka could not deliver everything")
     return time.perf_counter() - started
 

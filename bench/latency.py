@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+import statistics
 from contextlib import ExitStack
+from functools import partial
 
 from bench import load
+from bench.background import Background
+from bench.contest import Latencies, Process, contest
 from bench.floor import Floor
-from bench.report import Row, Section, percentile
-from bench.system import ROLLING, Bench, running_broker
+from bench.peers import Broker, shared
+from bench.report import Section
+from bench.system import ROLLING, Bench
 from bench.wire import (
     BenchError,
     batch_of,
@@ -17,91 +21,126 @@ from bench.wire import (
     end_offset,
     make_topic,
     offset_patcher,
+    ping,
     produce_request,
-    read_frame,
     try_fetch,
     try_produce,
 )
 
-PERCENTS = (50, 99, 99.9)
-Percentiles = dict[float, list[float]]
+TOPIC = "latency"
+_LOAD = 16 << 10  # the batches of the load beside
+_PARKED = "send to receive (Produce to a parked Fetch)"
 
 
 def measure(bench: Bench) -> Section:
-    """One request in flight: Produce, and Produce to a parked Fetch."""
+    """One request in flight: Produce, and Produce to a parked Fetch; then the same under load."""
     section = Section(
         "latency",
         "100-byte record, one request in flight; loopback: ping-pong of the same sizes; "
         "floor: frames, rolling files, answers",
     )
     seconds = bench.seconds * 2
+    brokers = shared(bench)
+    request = produce_request(batch_of(0)[0], TOPIC)
+    acknowledged, received = Latencies(), Latencies()
     with ExitStack() as stack:
-        broker = stack.enter_context(running_broker(bench, ROLLING))
-        control = stack.enter_context(connect(broker.port))
-        make_topic(control)
-        request = produce_request(batch_of(0)[0])
-        answer = try_produce(control, request)
-        loopback = stack.enter_context(Floor("discard", answer=answer, blocking=True))
-        floor = stack.enter_context(Floor("write", answer=answer, data=bench.data))
-        ports = {"loopback": loopback.port, "floor": floor.port, "tidelog": broker.port}
-        got: dict[str, Percentiles] = {name: _empty() for name in [*ports, "wake"]}
-        for i in range(bench.rounds):
-            for name, port in ports.items():
-                with connect(port) as sock:
+        controls: dict[str, socket.socket] = {}
+        for who, broker in brokers.items():
+            controls[who] = stack.enter_context(connect(broker.port))
+            make_topic(controls[who], TOPIC, 1, ROLLING)
+            answer = try_produce(controls[who], request)
+        peers: dict[str, Process] = {
+            "loopback": stack.enter_context(Floor("discard", answer=answer, blocking=True)),
+            "floor": stack.enter_context(Floor("write", answer=answer, data=bench.data)),
+            **brokers,
+        }
+        for i in range(-1, bench.rounds):  # the first one warms up
+            for who, peer in peers.items():
+                with connect(peer.port) as sock:
                     load.ping_pong(sock, request, answer, seconds / 8)
-                    _note(got[name], load.ping_pong(sock, request, answer, seconds))
-            _note(got["wake"], _wake_up(broker.port, control, request, answer, seconds))
+                    times = load.ping_pong(sock, request, answer, seconds)
+                if i >= 0:
+                    acknowledged.note(who, times)
+                if who in controls:
+                    times = _wake_up(peer.port, controls[who], request, answer, seconds)
+                if i >= 0 and who != "floor":
+                    received.note(who, times)
             bench.progress(f"round {i + 1}/{bench.rounds}")
-    peers = got["loopback"], got["floor"]
-    for percent in PERCENTS:
-        section.rows.append(_row(f"Produce, p{percent}", percent, got["tidelog"], *peers))
-    for percent in PERCENTS:
-        section.rows.append(
-            _row(f"Produce to parked Fetch, p{percent}", percent, got["wake"], peers[0], {})
-        )
+    section.rows += acknowledged.rows("Produce")
+    section.rows += received.rows(_PARKED)
     return section
 
 
-def _empty() -> Percentiles:
-    return {percent: [] for percent in PERCENTS}
-
-
-def _note(into: Percentiles, times: list[int]) -> None:
-    for percent, values in into.items():
-        values.append(percentile(times, percent) / 1000)
-
-
-def _row(
-    name: str, percent: float, got: Percentiles, loopback: Percentiles, floor: Percentiles
-) -> Row:
-    return Row(
-        name, "us", got[percent], loopback[percent], floor.get(percent, ()), less_is_better=True
+def under_load(bench: Bench) -> Section:
+    """The same with another connection that keeps the broker half busy."""
+    brokers = shared(bench)
+    topic = "latency-load"
+    request = produce_request(batch_of(0)[0], TOPIC)
+    for broker in brokers.values():
+        with connect(broker.port) as sock:
+            make_topic(sock, TOPIC, 1, ROLLING)
+            make_topic(sock, topic, 1, ROLLING)
+    works = {who: partial(_most, broker, topic, bench.seconds) for who, broker in brokers.items()}
+    meters = contest(bench, works, brokers, bench.few)
+    most = {who: statistics.median(meter.per_second) for who, meter in meters.items()}
+    half = min(most.values()) / 2
+    section = Section(
+        "latency-load",
+        f"as above, while another process sends {half:,.0f} batches of 16 KiB a second, half of "
+        "what the slower of the two brokers takes: the same load for both",
     )
+    acknowledged, received = Latencies(), Latencies()
+    seconds = bench.seconds * 2
+    for i in range(-1, bench.rounds):
+        for who, broker in brokers.items():
+            with (
+                connect(broker.port) as sock,
+                connect(broker.port) as control,
+                Background("produce", broker.port, topic, size=_LOAD, rate=half) as other,
+            ):
+                answer = try_produce(sock, request)
+                load.ping_pong(sock, request, answer, seconds / 8)
+                times = load.ping_pong(sock, request, answer, seconds)
+                parked = _wake_up(broker.port, control, request, answer, seconds)
+            if other.rate.per_second < 0.7 * half:
+                bench.progress(f"{who} took only {other.rate.per_second:.0f} of {half:.0f}")
+            if i >= 0:
+                acknowledged.note(who, times)
+                received.note(who, parked)
+        bench.progress(f"round {i + 1}/{bench.rounds}")
+    section.rows += acknowledged.rows("Produce")
+    section.rows += received.rows(_PARKED)
+    return section
+
+
+def _most(broker: Broker, topic: str, seconds: float) -> load.Rate:
+    request = produce_request(batch_of(_LOAD)[0], topic)
+    with connect(broker.port) as sock:
+        answer = try_produce(sock, request)
+        load.pipelined(sock, request, answer, 5, seconds / 4)
+        return load.pipelined(sock, request, answer, 5, seconds)
 
 
 def _wake_up(
     port: int, control: socket.socket, produce: bytes, answer: int, seconds: float
 ) -> list[int]:
-    frame, move = offset_patcher(64 * 1024, max_wait_ms=10_000)
+    frame, move = offset_patcher(64 * 1024, 10_000, TOPIC)
     with connect(port) as producer, connect(port) as consumer:
-        offset = end_offset(control)
+        offset = end_offset(control, TOPIC)
         move(offset)
         try_produce(producer, produce)
         fetched, records = try_fetch(consumer, bytes(frame))
         if not records:
             raise BenchError("the record that was acknowledged cannot be read")
-        ping = _pinger(control)
         return load.wake_up(
-            producer, consumer, ping, produce, answer, frame, fetched, move, offset + 1, seconds
+            producer,
+            consumer,
+            partial(ping, control),
+            produce,
+            answer,
+            frame,
+            fetched,
+            move,
+            offset + 1,
+            seconds,
         )
-
-
-def _pinger(sock: socket.socket) -> Callable[[], None]:
-    """A small question with an answer: what was sent before it has been seen."""
-    question = bytes.fromhex("0000000a 0012 0000 00000001 0000".replace(" ", ""))  # ApiVersions 0
-
-    def ping() -> None:
-        sock.sendall(question)
-        read_frame(sock)
-
-    return ping

@@ -35,7 +35,7 @@ class Rate(NamedTuple):
         return self.payload / self.seconds / 1e6
 
 
-def _gone() -> BenchError:
+def gone() -> BenchError:
     return BenchError("the server closed the connection under load")
 
 
@@ -62,7 +62,7 @@ def pipelined(
         while not due:
             n = recv_into(answers)
             if not n:
-                raise _gone()
+                raise gone()
             due, partial = divmod(partial + n, answer_size)
         done += due
         if clock() >= deadline:
@@ -70,7 +70,7 @@ def pipelined(
             while left:
                 n = recv_into(answers)
                 if not n:
-                    raise _gone()
+                    raise gone()
                 due, partial = divmod(partial + n, answer_size)
                 left -= due
                 done += due
@@ -84,7 +84,7 @@ def fill(sock: socket.socket, request: bytes, answer_size: int, count: int) -> N
         if i < count:
             sock.sendall(request)
         if i >= 4 and sock.recv_into(answer, answer_size, socket.MSG_WAITALL) != answer_size:
-            raise _gone()
+            raise gone()
 
 
 def ping_pong(sock: socket.socket, request: bytes, answer_size: int, seconds: float) -> list[int]:
@@ -101,7 +101,7 @@ def ping_pong(sock: socket.socket, request: bytes, answer_size: int, seconds: fl
         while n < answer_size:
             more = recv_into(answer, answer_size - n)
             if not more:
-                raise _gone()
+                raise gone()
             n += more
         then, now = now, clock()
         note(now - then)
@@ -131,7 +131,7 @@ def many(socks: Sequence[socket.socket], request: bytes, answer_size: int, secon
                 n = recv_into(answer)
                 if n != answer_size:
                     if not n:
-                        raise _gone()
+                        raise gone()
                     n += partial[fd]
                     partial[fd] = n % answer_size
                     if n < answer_size:
@@ -178,7 +178,7 @@ def fetch(
             for fd, _ in poller.poll():
                 n = by_fd[fd].recv_into(buffer[: missing[fd]])
                 if not n:
-                    raise _gone()
+                    raise gone()
                 missing[fd] -= n
                 if missing[fd]:
                     continue
@@ -210,7 +210,7 @@ def _fetch_one(
         while missing:
             n = recv_into(buffer[:missing])
             if not n:
-                raise _gone()
+                raise gone()
             missing -= n
         done += 1
         if clock() >= deadline:
@@ -230,7 +230,7 @@ def stream(sock: socket.socket, size: int, seconds: float) -> Rate:
         done += 8
     sock.shutdown(socket.SHUT_WR)
     if sock.recv(1) != b"!":
-        raise _gone()
+        raise gone()
     return Rate(done, done * size, clock() - started)
 
 
@@ -256,7 +256,7 @@ def wake_up(
         while size:
             n = sock.recv_into(answer, size)
             if not n:
-                raise _gone()
+                raise gone()
             size -= n
 
     while clock() < deadline:

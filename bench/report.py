@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Cells = list[str]
-HEADINGS: Cells = ["", "median", "min-max", "unit", "loopback", "share", "floor", "share", ""]
-_NUMERIC = (1, 2, 4, 5, 6, 7)
+HEADINGS: Cells = [
+    "", "tidelog", "min-max", "unit", "Kafka", "min-max", "times as good",
+    "loopback", "share", "floor", "share", "",
+]  # fmt: skip
+_NUMERIC = (1, 2, 4, 5, 6, 7, 8, 9, 10)
 
 
 @dataclass(slots=True)
@@ -23,6 +26,9 @@ class Row:
     floor: Sequence[float] = ()
     less_is_better: bool = False  # then the peer is shown as a multiple, not as a share
     note: str = ""
+    kafka: Sequence[float] = ()
+    goal: float = 1  # as good as Kafka
+    floor_goal: float = 0  # as a share
 
     def share(self, peer: Sequence[float]) -> float | None:
         """The median of the rounds' own ratios."""
@@ -30,12 +36,35 @@ class Row:
             return None
         return statistics.median(a / b for a, b in zip(self.values, peer, strict=False) if b)
 
+    @property
+    def ratio(self) -> float | None:
+        """How many times as good as Kafka: more than one is better, whatever the unit."""
+        share = self.share(self.kafka)
+        if share is None or not self.less_is_better:
+            return share
+        return 1 / share if share else None
+
+    def shortfalls(self) -> list[str]:
+        """The goals that this row misses."""
+        missed = []
+        if self.ratio is not None and self.ratio < self.goal:
+            missed.append(f"{self.ratio:.2f} times as good as Kafka, the goal is {self.goal:g}")
+        share = self.share(self.floor)
+        if share is not None and share < self.floor_goal:
+            missed.append(f"{share:.0%} of the floor, the goal is {self.floor_goal:.0%}")
+        return missed
+
     def cells(self) -> Cells:
+        ratio = self.ratio
+        short = bool(self.shortfalls())
         return [
             self.name,
-            _number(statistics.median(self.values)),
+            number(statistics.median(self.values)),
             _spread(self.values),
             self.unit,
+            _middle(self.kafka),
+            _spread(self.kafka),
+            ("" if ratio is None else f"{ratio:.2f}") + (" !" if short else ""),
             _middle(self.loopback),
             self._shown(self.loopback),
             _middle(self.floor),
@@ -55,10 +84,13 @@ class Row:
             "unit": self.unit,
             "median": statistics.median(self.values),
             "values": list(self.values),
+            "kafka": list(self.kafka),
             "loopback": list(self.loopback),
             "floor": list(self.floor),
+            "times_as_good_as_kafka": self.ratio,
             "share_of_loopback": self.share(self.loopback),
             "share_of_floor": self.share(self.floor),
+            "shortfalls": self.shortfalls(),
             "less_is_better": self.less_is_better,
             "note": self.note,
         }
@@ -73,7 +105,7 @@ class Section:
     rows: list[Row] = field(default_factory=list)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     if value >= 10_000:
         return f"{value:,.0f}"
     if value >= 100:
@@ -82,13 +114,13 @@ def _number(value: float) -> str:
 
 
 def _middle(values: Sequence[float]) -> str:
-    return _number(statistics.median(values)) if values else ""
+    return number(statistics.median(values)) if values else ""
 
 
 def _spread(values: Sequence[float]) -> str:
     if len(values) < 2:
         return ""
-    return f"{_number(min(values))}-{_number(max(values))}"
+    return f"{number(min(values))}-{number(max(values))}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -117,8 +149,14 @@ def _line(cells: Cells, widths: Sequence[int]) -> str:
     return "  ".join(padded).rstrip()
 
 
-def as_markdown(sections: Iterable[Section], facts: Sequence[tuple[str, str]], intro: str) -> str:
-    """The file that is kept: how it was measured, then a table for each section."""
+def as_markdown(
+    sections: Iterable[Section],
+    facts: Sequence[tuple[str, str]],
+    intro: str,
+    reasons: Mapping[str, str],
+) -> str:
+    """The file that is kept: how it was measured, a table for each section, then the reasons."""
+    sections = list(sections)
     lines = ["# Benchmark results", "", intro.strip(), ""]
     lines += [f"- {name}: {value}" for name, value in facts]
     rule = "|" + "|".join("---:" if i in _NUMERIC else "---" for i in range(len(HEADINGS))) + "|"
@@ -127,7 +165,25 @@ def as_markdown(sections: Iterable[Section], facts: Sequence[tuple[str, str]], i
         lines += ["", f"## {section.name}", "", f"{caption}.", ""]
         lines += ["| " + " | ".join(HEADINGS) + " |", rule]
         lines += ["| " + " | ".join(row.cells()) + " |" for row in section.rows]
+    lines += ["", "## Rows that fall short", ""]
+    lines += _reasons(sections, reasons) or ["None."]
     return "\n".join(lines) + "\n"
+
+
+def _reasons(sections: Iterable[Section], reasons: Mapping[str, str]) -> list[str]:
+    lines = []
+    for section in sections:
+        for row in section.rows:
+            if missed := row.shortfalls():
+                name = f"{section.name}: {row.name}"
+                lines.append(f"- **{name}** ({'; '.join(missed)}). {reason_for(name, reasons)}")
+    return lines
+
+
+def reason_for(name: str, reasons: Mapping[str, str]) -> str:
+    """The note whose heading is the longest beginning of a row's name."""
+    found = max((key for key in reasons if name.startswith(key)), key=len, default="")
+    return reasons.get(found, "No reason is noted yet.")
 
 
 def in_turn(

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import clients, footprint, latency, limits, throughput
+from bench import clients, fetch, footprint, latency, limits, mixed, partitions, produce, startup
 from bench.report import Section
 from bench.system import Bench
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "limits": limits.measure,
-    "produce": throughput.produce,
-    "fetch": throughput.fetch,
-    "latency": latency.measure,
-    "connections": throughput.connections,
-    "memory": footprint.memory,
-    "start": footprint.start,
+    "produce": produce.measure,
+    "produce-6": produce.measure_partitions,
+    "connections": produce.connections,
     "clients": clients.measure,
+    "fetch": fetch.measure,
+    "tail": fetch.tail,
+    "latency": latency.measure,
+    "latency-load": latency.under_load,
+    "mixed": mixed.measure,
+    "cold": fetch.cold,
+    # From here on each has brokers of its own.
+    "partitions": partitions.measure,
+    "memory": footprint.measure,
+    "start": startup.measure,
 }
+
+ALONE = ("partitions", "memory", "start")  # what sections share is ended before these

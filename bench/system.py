@@ -6,26 +6,26 @@ import contextlib
 import os
 import platform
 import resource
-import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tidelog
 from bench.floor import ROLL_BYTES
+from bench.kafka_jars import VERSION, java_version
 from tidelog.testing.local import LocalBroker
 
 LISTENER = {"listeners": "PLAINTEXT://127.0.0.1:0"}
-# A log that uses its pages again; see the package.
-ROLLING = {
-    **LISTENER,
-    "log.segment.bytes": ROLL_BYTES,
-    "log.retention.bytes": ROLL_BYTES,
-    "log.retention.check.interval.ms": 10,
-    "log.segment.delete.delay.ms": 0,
+# Logs that use their pages again (see the package) are looked after often.
+BROKER = {**LISTENER, "log.retention.check.interval.ms": 10}
+ROLLING = {  # of a topic, for both brokers
+    "segment.bytes": ROLL_BYTES,
+    "retention.bytes": ROLL_BYTES,
+    "file.delete.delay.ms": 0,
 }
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -39,15 +39,31 @@ class Bench:
     quick: bool
     data: str | None
     progress: Callable[[str], None]
+    kafka: bool = False  # Apache Kafka is there and is measured too
+    full: bool = False  # a large data directory is really large
+    # Ends what sections share, when all are done.
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def few(self) -> int:
+        """Rounds of what takes long."""
+        return 1 if self.quick else min(3, self.rounds)
+
+
+@contextlib.contextmanager
+def data_folder(bench: Bench) -> Iterator[Path]:
+    """A folder for a broker's data, gone at the end."""
+    with tempfile.TemporaryDirectory(
+        prefix="tidelog-bench-", dir=bench.data, ignore_cleanup_errors=True
+    ) as parent:
+        yield Path(parent) / "data"
 
 
 @contextlib.contextmanager
 def running_broker(bench: Bench, settings: Mapping[str, Any]) -> Iterator[LocalBroker]:
     """A broker with its data in a temporary folder; killed at the end, nothing is kept."""
-    with tempfile.TemporaryDirectory(
-        prefix="tidelog-bench-", dir=bench.data, ignore_cleanup_errors=True
-    ) as parent:
-        broker = LocalBroker(settings, data=Path(parent) / "data")
+    with data_folder(bench) as data:
+        broker = LocalBroker(settings, data=data)
         try:
             yield broker.start()
         finally:
@@ -66,6 +82,16 @@ def memory_kib(pid: int, name: str = "VmRSS") -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1])
     raise RuntimeError(f"/proc/{pid}/status has no {name}")
+
+
+def drop_caches() -> bool:
+    """Forget cached files, where we may."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    except OSError:
+        return False
+    return True
 
 
 def allow_descriptors(wanted: int) -> int:
@@ -90,10 +116,14 @@ def describe_machine(bench: Bench, command: str) -> list[tuple[str, str]]:
     if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
         build += ", optimised (PGO)"
     data = bench.data or tempfile.gettempdir()
+    kafka = "not measured"
+    if bench.kafka:
+        kafka = f"{VERSION}, combined KRaft node, 1 GB heap, {java_version()}"
     return [
         ("machine", f"{os.cpu_count()} cores, {model}, {memory:.0f} GiB, {platform.release()}"),
-        ("python", f"{platform.python_version()}, {build}, {sys.base_prefix}"),
-        ("data", f"{data} ({_file_system(data)})"),
+        ("python", f"{platform.python_version()}, {build}, tidelog {tidelog.__version__}"),
+        ("Apache Kafka", kafka),
+        ("data", f"temporary files on {_file_system(data)}"),
         ("date", time.strftime("%Y-%m-%d %H:%M")),
         ("command", command),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog.broker import fetch_sessions
 from tidelog.broker.fetch_sessions import FetchSession, FetchSessions
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, ErrorCode
@@ -203,6 +204,22 @@ def test_the_longest_unused_goes_after_two_minutes() -> None:
     assert sessions.refused(head(second.session_id, 1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     sessions.go_on(first)
     sessions.go_on(third)
+    assert len(sessions.all) == 2
+
+
+def test_partitions_of_all_sessions_are_counted(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "_MAX_ROWS", 6)
+    first = sessions.open(row(0), row(1), row(2))
+    second = sessions.open(row(0))
+    sessions.go_on(first, row(0, 5), row(3))  # four and one
+    assert sessions.all.resolve(head(0, 0, [row(i) for i in range(5)]), False) == (None, False)
+    sessions.go_on(first, forgotten=[("t", 0), ("t", 1)])
+    sessions.go_on(second, row(1), row(2), row(3))  # two and four
+    greedy = head(second.session_id, second.epoch, [row(4)])
+    assert sessions.refused(greedy) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    sessions.open(*(row(i) for i in range(4)))  # its room is free again
     assert len(sessions.all) == 2
 
 

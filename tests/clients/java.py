@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from clients.building import HERE, build, run_build
@@ -39,3 +40,18 @@ def driver_command() -> list[str | Path]:
 
     classes = build("java-driver", [*sources, _FOLDER / "kafka-4.1" / "pom.xml"], compile_)
     return java(_SESSIONS, "-cp", f"{classes}:{libraries}", "Driver")
+
+
+def tool(name: str, *arguments: str | Path, data: str = "", code: int = 0) -> str:
+    """Run a command-line tool of Kafka 4.1 by its class; returns all that it prints."""
+    done = subprocess.run(
+        [*java("-cp", jars("kafka-4.1"), name), *map(str, arguments)],
+        input=data,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout

@@ -23,9 +23,9 @@ from tidelog.wire.messages.delete_topics import (
 )
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-LANES = 24
-WINDOW = 8  # requests on their way on one connection
-SILENCE = 0.3  # after this a silent request that may be silent is given up
+LANES = 40  # fewer than the listen backlog: a connection that does not fit waits a second
+WINDOW = 5  # requests on their way on one connection
+SILENCE = 0.25  # after this a silent request that may be silent is given up
 HANG = 20.0  # after this one that may not be is a hang
 TOPIC = "everything"
 _PRODUCE, _FETCH = 0, 1
@@ -162,7 +162,7 @@ class Fuzzer:
         """The broker hung up: the first that waits is why; the rest is sent again."""
         lane.close()
         if lane.waiting:
-            _, frame = lane.waiting.popleft()
+            lane.waiting.popleft()
             self.served += 1
             self.outcomes["refused"] += 1
         lane.again.extend(frame for _, frame in lane.waiting)
@@ -212,7 +212,7 @@ class Watchdog(threading.Thread):
     def longest(self):
         if self.failed is not None:
             raise Violation(f"the watchdog was not served: {self.failed!r}")
-        return max(self.waits)
+        return max(self.waits, default=0.0)
 
 
 def tidy(client):

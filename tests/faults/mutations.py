@@ -40,14 +40,9 @@ class Mutator:
     """An endless source of frames."""
 
     def __init__(self, seed, topic_id):
-        every.TOPIC_ID = topic_id
+        self.topic_id(topic_id)
         self.random = random.Random(seed)
-        self._samples = [
-            (key, version, every.SAMPLES[key])
-            for key, version in every.CASES
-            # Deleting all topics and creating new ones: the harness does it in between.
-        ]
-        self._kept = {}
+        self._samples = [(key, version, every.SAMPLES[key]) for key, version in every.CASES]
         self._on_bytes = [
             self.flip,
             self.number,
@@ -56,12 +51,16 @@ class Mutator:
             self.double,
             self.splice,
             self.other_version,
-            self.wrong_size,
         ]
+
+    def topic_id(self, topic_id):
+        """The base topic was made anew."""
+        every.TOPIC_ID = topic_id
+        self._kept = {}
 
     def frame(self):
         key, version, make = self.random.choice(self._samples)
-        if self.random.random() < 0.4:
+        if self.random.random() < 0.6:
             message = make(version)
             how = self.change(message)
             try:
@@ -73,6 +72,8 @@ class Mutator:
             data = self._kept[key, version] = encode_request(make(version), version, 0, "fuzz")
         if self.random.random() < 0.05:
             return Frame(data, "as it is")
+        if self.random.random() < 0.02:  # rare: it takes the requests behind it along
+            return self.wrong_size(data)
         return self.random.choice(self._on_bytes)(data)
 
     # -- on the message -----------------------------------------------------------
@@ -136,8 +137,9 @@ class Mutator:
     def splice(self, data):
         _, version, make = self.random.choice(self._samples)
         other = encode_request(make(version), version, 0, "fuzz")
+        tail = other[self.random.randrange(HEADER, len(other)) :]
         at = self.random.randrange(HEADER, len(data))
-        return self._resized(data[:at] + other[self.random.randrange(HEADER, len(other)) :], "spliced")
+        return self._resized(data[:at] + tail, "spliced")
 
     def other_version(self, data):
         key, version, _ = self.random.choice(self._samples)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from log_damage import WholeLog, flip
-from log_support import append, contents, generator, make_batch
+from log_support import NOW, append, contents, generator, make_batch
 
+from tidelog.errors import ApiError
 from tidelog.log.leader_epochs import parse_epochs
+from tidelog.log.log import Log
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -155,6 +158,56 @@ def test_epochs_of_records_that_are_lost(whole: WholeLog, clean: bool) -> None:
     log = whole.reopen(clean=clean)
     assert log.end_offset == whole.base
     assert log.epochs.latest < 9
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_rot_in_a_closed_segment(quick_path: Path, indexed: bool) -> None:
+    """Nobody checks it at start; whoever meets it gets an error that a client understands."""
+    whole = WholeLog(quick_path / "t-0", clean=True)
+    rng = generator("rot", indexed)
+    name = list(whole.batches)[1]
+    gone = {} if indexed else {name.replace("log", kind): None for kind in ("index", "timeindex")}
+    last = whole.batches[whole.newest][0].base_offset
+    for batch in whole.batches[name]:
+        for at in range(batch.position + rng.randrange(3), batch.position + 61, 3):
+            whole.restore(**{name: flip(rng, whole.files[name], at)}, **gone)
+            log = whole.reopen(clean=True, check=False)
+            use_everything(log)
+            assert contents(log, last) == [r for r in whole.records if r.offset >= last]
+
+
+@STOPS
+def test_any_directory_opens(whole: WholeLog, clean: bool) -> None:
+    """Everything is damaged at once, in every way; what is left is a log that works."""
+    rng = generator("any directory", clean)
+    for _ in range(120):
+        changed: dict[str, bytes | None] = {}
+        for name, data in whole.files.items():
+            cut = rng.randrange(len(data) + 1)
+            spoilt = flip(rng, data, rng.randrange(len(data))) if data else b"?"
+            ways = (data, data[:cut], data[:cut] + bytes(len(data) - cut), spoilt, b"", None)
+            changed[name] = rng.choice((*ways, rng.randbytes(cut), data + data[:cut]))
+        whole.restore(**changed)
+        log = whole.reopen(clean=clean, recovery_point=rng.randrange(whole.end), check=False)
+        end = log.end_offset
+        use_everything(log)
+        for _ in range(2):
+            append(log, make_batch([b"more"], producer=(99, 0, log.end_offset - end)))
+        log.close()
+        again = whole.reopen(clean=True, check=False)
+        assert [record.value for record in contents(again, end)] == [b"more"] * 2
+
+
+def use_everything(log: Log) -> None:
+    for offset in range(0, min(log.end_offset, 200), 3):
+        with suppress(ApiError):
+            log.read(offset, 500, log.end_offset, at_least_one=True)
+    for timestamp in range(NOW, NOW + 1000, 50):
+        with suppress(ApiError):
+            log.offset_for_timestamp(timestamp, log.end_offset)
+    with suppress(ApiError):
+        log.newest_record()
+    log.apply_retention(NOW)
 
 
 def test_no_descriptor_is_left_open(quick_path: Path) -> None:

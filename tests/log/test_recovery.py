@@ -115,7 +115,7 @@ def test_an_empty_segment_after_a_roll(whole: WholeLog) -> None:
     whole.check(whole.reopen(clean=False), whole.end)
 
 
-def test_files_that_are_in_the_way(whole: WholeLog) -> None:
+def test_files_that_are_in_the_way(whole: WholeLog, caplog: pytest.LogCaptureFixture) -> None:
     whole.restore(
         **{
             f"{whole.end + 5:020d}.index": b"12345678",  # its log is gone
@@ -123,6 +123,7 @@ def test_files_that_are_in_the_way(whole: WholeLog) -> None:
             f"{9:020d}.log.deleted": b"gone",
             "leader-epoch-checkpoint.tmp": b"0\n",
             "notes.log": b"not a segment",
+            f"{0:020d}.log.swap": b"kept",
             "²²²²²²²²²²²²²²²²²²²².log": b"neither",
         }
     )
@@ -130,6 +131,8 @@ def test_files_that_are_in_the_way(whole: WholeLog) -> None:
     left = {path.name for path in whole.directory.iterdir()}
     assert not [name for name in left if name.endswith((".deleted", ".tmp"))]
     assert f"{whole.end + 5:020d}.index" not in left
+    assert "Kafka was stopped while it compacted" in caplog.text
+    assert f"{0:020d}.log.swap" in left
 
 
 def test_crash_after_crash(tmp_path: Path) -> None:

@@ -177,6 +177,9 @@ def test_rot_inside_a_segment_is_said_and_not_skipped(tmp_path: Path) -> None:
             log.read(offset, 1000, 5, at_least_one=True)
         assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
     assert log.read(4, 1, 5, at_least_one=True) is not None
+    with pytest.raises(ApiError, match="damaged at byte 200"):
+        list(log.batches(0))
+    assert len(list(log.batches(0, 2))) == 2
 
 
 def test_records_of_any_time_are_found(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ reads them: a request never means two things.
 from __future__ import annotations
 
 import random
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +18,8 @@ from wire.support import SEED, generator, instances
 from wire.test_fuzz import damage
 
 from tidelog.wire.compiler import decode, encode
-from tidelog.wire.hot import (
-    decode_fetch,
-    decode_produce,
-)
-from tidelog.wire.messages.fetch import (
-    FetchRequest,
-)
+from tidelog.wire.hot import MAX_PRODUCE_ROWS, decode_fetch, decode_produce
+from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -211,3 +207,16 @@ def test_lies_cost_no_memory(cls: type[Message], version: int, shape: Shape, hot
         assert tracemalloc.get_traced_memory()[1] < 64 * len(data) + 65536
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("version", [0, 3, 8, 9, 12, 13])
+def test_too_many_partitions_are_refused_at_once(version: int) -> None:
+    """Each costs the only thread a little: a request of nothing else must end soon."""
+    part = PartitionProduceData(index=0, records=None)
+    for topics, partitions in ((1, MAX_PRODUCE_ROWS), (60_000, 0)):
+        topic = TopicProduceData(partition_data=[part] * partitions)
+        data = encode(ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic] * topics), version)
+        started = time.perf_counter()
+        with pytest.raises(ProtocolError, match="more than 50000 partitions"):
+            hot_produce(data, 0, version)
+        assert time.perf_counter() - started < 0.2

@@ -23,7 +23,12 @@ from tidelog.broker.server import Server
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordination.controller import Controller
 from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, TopicInfo
+from tidelog.coordination.metadata import (
+    INTERNAL_TOPICS,
+    BrokerInfo,
+    ClusterMetadata,
+    TopicInfo,
+)
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.errors import ApiError
 from tidelog.log.manager import LogManager, Opened
@@ -35,6 +40,10 @@ log = logging.getLogger(__name__)
 handlers.load_all()
 
 KEEPER_JOURNAL = "tidelog-keeper.journal"
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of answers that are kept, with their requests
+_ANSWER_OVERHEAD = 500
+# Topic settings are not on disk; without this one, retention would drop committed offsets.
+_INTERNAL_CONFIG = {"cleanup.policy": "compact"}
 
 
 class Broker:
@@ -49,6 +58,7 @@ class Broker:
         self.broker_id: int = self.settings["broker.id"]
         self.metadata = ClusterMetadata()
         self.answers: dict[object, bytes] = {}  # encoded, good until the cluster changes
+        self._answer_bytes = 0
         self.fetch_sessions = FetchSessions(
             self.settings["max.incremental.fetch.session.cache.slots"], self.clock
         )
@@ -107,6 +117,7 @@ class Broker:
         self._apply_broker_configs(self.metadata)
         found = self.manager.load(self._config_by_name, self._report_progress)
         await self._settle_unknown_logs(found)
+        await self._catch_up()
         self._publish(self.controller.metadata)
 
     def _own_info(self) -> BrokerInfo:
@@ -134,7 +145,11 @@ class Broker:
                 topic_id = found[topic, indexes[0]].topic_id or random_uuid()
                 try:
                     await self.controller.create_topic(
-                        topic, max(indexes) + 1, 1, topic_id=topic_id
+                        topic,
+                        max(indexes) + 1,
+                        1,
+                        config=_INTERNAL_CONFIG if topic in INTERNAL_TOPICS else None,
+                        topic_id=topic_id,
                     )
                     log.info("%s: taken in, %d partitions", topic, max(indexes) + 1)
                     continue
@@ -147,6 +162,13 @@ class Broker:
                 if topic not in doomed and path:
                     os.rename(path, path.removesuffix("-delete") + "-stray")
                     log.warning("%s is of no known topic; set aside as -stray", directory)
+
+    async def _catch_up(self) -> None:
+        """Another broker (Kafka, or one whose journal is lost) may have written these logs."""
+        logs = self.manager.logs
+        epochs = {key: found.epochs.latest for key, found in logs.items()}
+        producer_ids = (i for found in logs.values() for i in found.producers.producers)
+        await self.controller.catch_up(epochs, max(producer_ids, default=-1))
 
     def _report_progress(self, done: int, total: int) -> None:
         if total >= 100 and done % 100 == 0:
@@ -201,7 +223,7 @@ class Broker:
         if metadata.broker_configs != self.metadata.broker_configs:
             self._apply_broker_configs(metadata)
         self.metadata = metadata
-        self.answers.clear()
+        self._forget_answers()
         self.replicas.apply(metadata)
 
     def _apply_broker_configs(self, metadata: ClusterMetadata) -> None:
@@ -220,6 +242,18 @@ class Broker:
         return self.log_config(topic) if topic else LogConfig.of(self.settings)
 
     # -- what handlers ask ------------------------------------------------------
+
+    def keep_answer(self, key: object, answer: bytes, size: int) -> None:
+        """Keep an encoded answer for whoever asks the same; ``size`` counts the question too."""
+        if self._answer_bytes + size > _MAX_ANSWER_BYTES:
+            self._forget_answers()
+        if size <= _MAX_ANSWER_BYTES // 4:
+            self._answer_bytes += size + _ANSWER_OVERHEAD
+            self.answers[key] = answer
+
+    def _forget_answers(self) -> None:
+        self.answers.clear()
+        self._answer_bytes = 0
 
     def address_of(self, info: BrokerInfo, connection: Connection) -> tuple[str, int]:
         """Where this client reaches a broker: as advertised, or as it reached us."""

@@ -5,9 +5,10 @@ connection.  A request is served where it is read.  A handler that cannot answer
 once returns a :class:`Pending`; it keeps its place, so replies leave in the order of
 their requests whatever order they become ready in.
 
-Reading stops while output waits for a slow client and while a blocking reply (a parked
-Fetch) is pending.  So the memory of a connection is bounded by one request, and the
-output is file ranges, which take none.
+Reading stops while output waits for a slow client, while a blocking reply (a parked
+Fetch) is pending, and while too many answers wait for one before them.  So the memory of
+a connection is bounded by one request and about a mebibyte of answers; records are file
+ranges, which take none.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _FRAME_SIZE = struct.Struct(">i").unpack_from
 _BYTES_PER_EVENT = 256 * 1024  # in or out; then the other connections have their turn
 _SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
 _GATHER = 64
+_LARGE_ANSWER = 4 * 1024
+_MAX_HEAPED = 1024 * 1024
 
 
 class Pending:
@@ -85,6 +88,7 @@ class Connection:
         self._writing = False  # output waits for the client
         self._reading = True  # the event loop calls on_readable
         self._in_frames = False
+        self._heaped = 0  # bytes of large answers that are not sent
         self._loop.add_reader(self.fd, self.on_readable)
 
     # -- reading ----------------------------------------------------------------
@@ -131,14 +135,13 @@ class Connection:
 
     def _serve_frames(self) -> None:
         """Serve every whole frame in the buffer, then keep what is left."""
-        view, dispatch, max_size = self._view, self.server.dispatch, self.server.max_request
+        view, dispatch, usual = self._view, self.server.dispatch, self.server.usual_request
         start, end = self._start, self._end
         self._in_frames = True
         try:
             while end - start >= 4 and not (self._blocked or self._writing):
                 (size,) = _FRAME_SIZE(view, start)
-                if not 0 < size <= max_size:
-                    self.server.refuse_size(self, size, bytes(view[start : start + 4]))
+                if not 0 < size <= usual and not self._may_be_large(size, start):
                     return
                 if end - start - 4 < size:
                     break
@@ -148,7 +151,7 @@ class Connection:
                 dispatch(self, frame)
                 if self.closed:
                     return
-                if len(self._out) >= _GATHER:
+                if len(self._out) >= _GATHER or self._heaped > _MAX_HEAPED:
                     self._send()  # answers may be large: do not heap them up
         except ProtocolError as error:
             self.server.refuse(self, error.message)
@@ -166,6 +169,17 @@ class Connection:
             self._make_room(start, end)
         if self._out and not self._writing:
             self._send()
+
+    def _may_be_large(self, size: int, start: int) -> bool:
+        """May this request be as long as it says?  Few are; the others are refused."""
+        view, server = self._view, self.server
+        if not 0 < size <= server.max_request:
+            server.refuse_size(self, size, bytes(view[start : start + 4]))
+            return False
+        reason = server.too_large(view[start + 4 : self._end], size)
+        if reason:
+            server.refuse(self, reason)
+        return not reason
 
     def _make_room(self, start: int, end: int) -> None:
         """Move what is left to the front; grow for a frame that does not fit.
@@ -208,10 +222,14 @@ class Connection:
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         """Answer the request that is being served."""
+        if len(chunks[0]) > _LARGE_ANSWER:
+            self._heaped += len(chunks[0])
         if self._pending:
             placed = Pending(self, blocking=False)
             placed.chunks = chunks
             self._pending.append(placed)
+            if len(self._pending) >= MAX_PENDING or self._heaped > _MAX_HEAPED:
+                self._blocked = True
             return
         self._out.extend(chunks)
         if not self._in_frames and not self._writing:
@@ -230,12 +248,21 @@ class Connection:
         pending = self._pending
         while pending and pending[0].chunks is not None:
             self._out.extend(pending.popleft().chunks or ())
-        self._blocked = len(pending) >= MAX_PENDING or any(
-            p.blocking for p in pending if p.chunks is None
-        )
+        if not pending:
+            self._heaped = 0
+        self._blocked = self._is_blocked()
         if self._out and not self._writing and not self._in_frames:
             self._send()
         self._resume()
+
+    def _is_blocked(self) -> bool:
+        """Must the requests behind those that are pending wait?"""
+        pending = self._pending
+        return bool(pending) and (
+            len(pending) >= MAX_PENDING
+            or self._heaped > _MAX_HEAPED
+            or any(p.blocking for p in pending if p.chunks is None)
+        )
 
     def _send(self) -> None:
         """Send what the socket takes, within the budget; the rest waits for on_writable.
@@ -266,6 +293,8 @@ class Connection:
         except OSError as error:
             self.close(f"{error.strerror}")
             return
+        if not self._pending:
+            self._heaped = 0
         if bool(out) != self._writing:
             self._writing = bool(out)
             if out:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CORRELATION = struct.Struct(">ii")  # frame size, correlation id
-_MAX_ANSWERS = 1000
+
+# A request is decoded at once, in the only thread.  A mebibyte of it takes some tenths of
+# a second; only APIs that say ``large`` (Produce) go by socket.request.max.bytes.
+MAX_REQUEST = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Api:
     raw: RawHandler | None
     summary: str
     cached: bool  # an answer given at once is good until the cluster changes
+    large: bool  # may be as long as socket.request.max.bytes allows
 
 
 REGISTRY: dict[int, Api] = {}
@@ -93,13 +97,17 @@ def api(
 
 
 def raw_api(
-    request: type[Message], versions: tuple[int, int], announce_from: int | None = None
+    request: type[Message],
+    versions: tuple[int, int],
+    announce_from: int | None = None,
+    *,
+    large: bool = False,
 ) -> Callable[[R], R]:
     """Declare a handler that reads the frame by itself."""
 
     def register(handler: R) -> R:
         lowest = versions[0] if announce_from is None else announce_from
-        _add(request, versions, lowest, raw=handler)
+        _add(request, versions, lowest, raw=handler, large=large)
         return handler
 
     return register
@@ -113,12 +121,25 @@ def _add(
     handler: Handler | None = None,
     raw: RawHandler | None = None,
     cached: bool = False,
+    large: bool = False,
 ) -> None:
     key = request.api_key
     assert key not in REGISTRY, f"API {key} is declared twice"
     name = request.__name__.removesuffix("Request")
     summary = (inspect.getdoc(handler or raw) or "").partition("\n")[0]
-    REGISTRY[key] = Api(key, name, versions, announce_from, request, handler, raw, summary, cached)
+    REGISTRY[key] = Api(
+        key, name, versions, announce_from, request, handler, raw, summary, cached, large
+    )
+
+
+def too_large(start: memoryview, size: int) -> str:
+    """Why a request that begins like this may not have ``size`` bytes; empty if it may."""
+    if size <= MAX_REQUEST or len(start) < 2:
+        return ""
+    found = REGISTRY.get(int.from_bytes(start[:2], "big", signed=True))
+    if found is None or found.large:
+        return ""
+    return f"a {found.name} request of {size} bytes is over {MAX_REQUEST}"
 
 
 def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
@@ -160,9 +181,7 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
     if isinstance(answer, Message):
         encoded = encode_response(answer, version, correlation_id)
         if cache_key is not None:
-            if len(broker.answers) >= _MAX_ANSWERS:
-                broker.answers.clear()
-            broker.answers[cache_key] = encoded[8:]
+            broker.keep_answer(cache_key, encoded[8:], len(data) + len(encoded))
         connection.reply([encoded])
         return
     pending = Pending(connection, blocking=True)

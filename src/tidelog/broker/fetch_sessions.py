@@ -21,6 +21,7 @@ from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef
 
 _EVICT_AFTER_S = 120.0
 _MAX_EPOCH = 2**31 - 1
+_MAX_ROWS = 200_000  # partitions of all sessions together; about 100 MB
 
 Key = tuple[TopicRef, int]
 
@@ -68,6 +69,7 @@ class FetchSessions:
         self._slots = slots
         self._clock = clock
         self._sessions: dict[int, FetchSession] = {}
+        self._rows = 0  # of all sessions
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -75,7 +77,7 @@ class FetchSessions:
     def resolve(self, head: FetchHead, by_id: bool) -> tuple[FetchSession | None, bool]:
         """The session of a request, and whether its answer is incremental."""
         if head.session_epoch <= 0:
-            self._sessions.pop(head.session_id, None)
+            self._close(head.session_id)
             if head.session_epoch < 0:
                 return None, False
             return self._open(head, by_id), False
@@ -86,14 +88,19 @@ class FetchSessions:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:  # its topics have no place in an answer of this version
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._rows -= len(session.rows)
         session.update(head)
+        self._rows += len(session.rows)
+        if self._rows > _MAX_ROWS:
+            self._close(session.session_id)  # the client starts anew, with all it reads
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used = self._clock.monotonic()
         return session, True
 
     def _open(self, head: FetchHead, by_id: bool) -> FetchSession | None:
         """A new session, or None if the cache is full of sessions in use."""
-        if not head.rows or not self._make_room():
+        if not head.rows or not self._make_room(len(head.rows)):
             return None
         session_id = random.randrange(1, _MAX_EPOCH)
         while session_id in self._sessions:
@@ -101,15 +108,21 @@ class FetchSessions:
         session = FetchSession(session_id, by_id, last_used=self._clock.monotonic())
         session.update(head)
         self._sessions[session_id] = session
+        self._rows += len(session.rows)
         return session
 
-    def _make_room(self) -> bool:
-        if len(self._sessions) < self._slots:
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._rows -= len(session.rows)
+
+    def _make_room(self, rows: int) -> bool:
+        if len(self._sessions) < self._slots and self._rows + rows <= _MAX_ROWS:
             return True
         if not self._sessions:
             return False
         oldest = min(self._sessions.values(), key=lambda s: s.last_used)
         if self._clock.monotonic() - oldest.last_used < _EVICT_AFTER_S:
             return False
-        del self._sessions[oldest.session_id]
-        return True
+        self._close(oldest.session_id)
+        return self._rows + rows <= _MAX_ROWS

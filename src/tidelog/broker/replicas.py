@@ -41,6 +41,7 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.storage_failing: set[str] = set()
+        self._applied = ClusterMetadata()
         # Partitions that should be here but could not be made (no room on the disk).
         self._offline: dict[tuple[str, int], TopicInfo] = {}
         self._config_of = config_of
@@ -54,8 +55,12 @@ class Replicas:
 
     def apply(self, metadata: ClusterMetadata) -> None:
         """Create, configure and drop partitions so that they match."""
+        before, self._applied = self._applied, metadata
+        same_settings = before.broker_configs == metadata.broker_configs
         wanted: set[tuple[str, int]] = set()
         for topic in metadata.topics.values():
+            if same_settings and before.topics.get(topic.name) is topic:
+                continue  # one of ten thousand topics has changed, as a rule
             config: LogConfig | None = None
             for index, info in enumerate(topic.partitions):
                 if self._broker_id not in info.replicas:
@@ -66,11 +71,16 @@ class Replicas:
                 existing = self.partitions.get(key)
                 if existing is None:
                     self._open(topic, index)
-                elif existing.log.config != config:
+                    continue
+                existing.leader_epoch = info.leader_epoch
+                if existing.log.config != config:
                     existing.configure(config)
-        self._offline = {key: topic for key, topic in self._offline.items() if key in wanted}
-        for key in [key for key in self.partitions if key not in wanted]:
-            self._drop(key)
+        for name, topic in before.topics.items():
+            if metadata.topics.get(name) is topic:
+                continue
+            for index in range(len(topic.partitions)):
+                if (name, index) not in wanted:
+                    self._drop((name, index))
 
     def _open(self, topic: TopicInfo, index: int) -> Partition | None:
         """Bring a partition up; without room on the disk it stays offline for now."""
@@ -114,7 +124,10 @@ class Replicas:
         return found
 
     def _drop(self, key: tuple[str, int]) -> None:
-        partition = self.partitions.pop(key)
+        self._offline.pop(key, None)
+        partition = self.partitions.pop(key, None)
+        if partition is None:
+            return
         self.by_id.pop((partition.topic_id, partition.index), None)
         partition.deleted = True
         timer = self._flushes.pop(partition, None)

@@ -38,6 +38,8 @@ class Server:
         self.dispatch = partial(dispatching.dispatch, broker)
         self._settings = settings
         self.max_request: int = settings["socket.request.max.bytes"]
+        self.usual_request = min(self.max_request, dispatching.MAX_REQUEST)
+        self.too_large = dispatching.too_large
         self._max_connections: int = settings["max.connections"]
         self._transfer: str = settings["fetch.transfer"]
         self._complaints = Complaints(log, broker.clock)

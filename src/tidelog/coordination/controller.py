@@ -309,26 +309,60 @@ class Controller:
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
         """The next block of producer ids, never given out before."""
-        operation: Operation
+        end, version = await self._producer_ids_given_out()
+        ids = range(end + 1, end + 1 + PRODUCER_ID_BLOCK)
+        await self._write_producer_ids(broker_id, ids, version)
+        return ids
+
+    async def _producer_ids_given_out(self) -> tuple[int, int | None]:
+        """The highest producer id given out, and the version of the znode that says so."""
         try:
             data, stat = await self._keeper.get(paths.PRODUCER_IDS)
-            start = int(paths.from_json(data)["block_end"]) + 1
         except NoNode:
-            start, stat = 0, None
+            return -1, None
+        return int(paths.from_json(data)["block_end"]), stat.version
+
+    async def _write_producer_ids(self, broker_id: int, ids: range, version: int | None) -> None:
         value = paths.to_json(
             {
                 "version": 1,
                 "broker": broker_id,
-                "block_start": str(start),
-                "block_end": str(start + PRODUCER_ID_BLOCK - 1),
+                "block_start": str(ids[0]),
+                "block_end": str(ids[-1]),
             }
         )
-        if stat is None:
-            operation = Create(paths.PRODUCER_IDS, value)
-        else:
-            operation = Set(paths.PRODUCER_IDS, value, stat.version)
+        operation: Operation = Create(paths.PRODUCER_IDS, value)
+        if version is not None:
+            operation = Set(paths.PRODUCER_IDS, value, version)
         await self._keeper.multi([operation])
-        return range(start, start + PRODUCER_ID_BLOCK)
+
+    # -- after another broker -----------------------------------------------------
+
+    async def catch_up(self, epochs: Mapping[tuple[str, int], int], producer_id: int) -> None:
+        """Go beyond what the logs have seen, so that nothing is used twice.
+
+        ``epochs`` are the latest leader epochs in the logs, ``producer_id`` the highest id.
+        They are ahead of the tree when Kafka has written the logs, or a journal was lost.
+        """
+        for name, topic in self.metadata.topics.items():
+            partitions = list(topic.partitions)
+            operations: list[Operation] = []
+            for i, partition in enumerate(partitions):
+                latest = epochs.get((name, i), -1)
+                if latest > partition.leader_epoch:
+                    partitions[i] = raised = replace(partition, leader_epoch=latest + 1)
+                    value = paths.state_value(
+                        raised.leader, raised.leader_epoch, list(raised.isr), self._epoch
+                    )
+                    operations.append(Set(paths.partition_state(name, i), value))
+            if operations:
+                await self._keeper.multi(operations)
+                changed = replace(topic, partitions=tuple(partitions))
+                self.metadata = self.metadata.with_topic(changed)
+        end, version = await self._producer_ids_given_out()
+        if producer_id > end:
+            ids = range(end + 1, producer_id + 1)
+            await self._write_producer_ids(self.metadata.controller_id, ids, version)
 
     def _change(self, metadata: ClusterMetadata) -> None:
         self.metadata = metadata

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
@@ -28,7 +30,7 @@ class TopicInfo:
 
     @property
     def internal(self) -> bool:
-        return self.name in ("__consumer_offsets", "__transaction_state")
+        return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,13 @@ class OffsetIndex(_Index):
         relative, position = self.entry.unpack_from(self.data, (len(self) - 1) * self.entry.size)
         return self.base_offset + relative, position
 
+    def offset_of_last(self, count: int) -> int:
+        """The offset that the entry ``count`` from the end has; the first if there are fewer."""
+        if len(self) < count:
+            return self.base_offset
+        at = (len(self) - count) * self.entry.size
+        return self.base_offset + int(self.entry.unpack_from(self.data, at)[0])
+
     def truncate(self, offset: int, position: int) -> None:
         """Keep the entries below ``offset`` that point before ``position``."""
         keep = self._floor(0, offset - self.base_offset - 1) + 1

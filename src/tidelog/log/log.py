@@ -31,13 +31,14 @@ from tidelog.log.producer_state import (
     snapshot_offsets,
     snapshot_path,
 )
-from tidelog.log.segment import FileRange, LogFile, Segment
+from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
 from tidelog.settings import LogConfig
-from tidelog.wire.batch import LENGTH_OVERHEAD, BatchHeader, place
-from tidelog.wire.records import decode_batch
+from tidelog.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, place, read_header
+from tidelog.wire.records import decode_batch, split_batches
 
 log = logging.getLogger(__name__)
 
+_CHUNK = 256 * 1024  # what is read at a time by those who want all of it
 _RECENT = 256  # batches whose position is remembered, for consumers at the tail
 
 
@@ -64,7 +65,7 @@ class Log:
         self.first_unflushed_ms: int | None = None
         self.flush_wanted = False
         self._recent: dict[int, tuple[int, int]] = {}
-        self._unsynced_names = False
+        self._unsynced_names = True  # the directory itself may be new
         self._set_segments(segments)
 
     def _set_segments(self, segments: list[Segment]) -> None:
@@ -108,7 +109,7 @@ class Log:
         elif (
             active.size + size > self.config.segment_bytes
             or (timestamp if timestamp >= 0 else now_ms) > self._roll_after
-            or last_offset - active.base_offset > 0x7FFFFFFF
+            or last_offset - active.base_offset > MAX_RELATIVE
             or active.index_entries >= self._max_entries
         ):
             self.roll(now_ms)
@@ -189,6 +190,7 @@ class Log:
             self._unsynced_names = False  # first: a roll may want it again meanwhile
             try:
                 sync_directory(self.directory)
+                sync_directory(os.path.dirname(self.directory))
             except OSError:
                 self._unsynced_names = True
                 raise
@@ -248,12 +250,14 @@ class Log:
         """Whole batches from ``start`` on, for tools and coordinators."""
         end = self.end_offset if end is None else end
         while start < end:
-            found = self.read(start, 1, end, at_least_one=True)
+            found = self.read(start, _CHUNK, end, at_least_one=True)
             if found is None:
                 return
-            batch = found.read()
-            yield batch
-            start = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+            for batch in split_batches(found.read()):
+                if len(batch) < HEADER_SIZE or batch[16] != MAGIC:
+                    break  # damaged: the next read says where
+                start = read_header(batch).last_offset + 1
+                yield bytes(batch)
 
     def offset_for_timestamp(self, timestamp: int, end: int) -> tuple[int, int] | None:
         """Time and offset of the first record at or after a time, below ``end``."""
@@ -269,7 +273,7 @@ class Log:
                     return None
                 if header.max_timestamp < timestamp:
                     continue
-                batch = FileRange(segment.file, position, header.length + LENGTH_OVERHEAD).read()
+                batch = FileRange(segment.file, position, header.size).read()
                 for record in decode_batch(batch):
                     if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                         return (record.timestamp, record.offset) if record.offset < end else None
@@ -376,6 +380,7 @@ class Log:
         if self.epochs.truncate_from_end(end):
             self.epochs.save(self.directory)
         start, self.producers = load_newest_snapshot(self.directory, end)
+        recovery.recall_batches(list(self.segments), self.producers, start)
         recovery.replay_producers(list(self.segments), self.producers, max(start, 0))
 
     # -- closing ----------------------------------------------------------------

@@ -176,7 +176,6 @@ class LogManager:
             self.write_checkpoints()
         directory = os.path.join(parent, f"{topic}-{partition}")
         created = open_log(directory, config, self.clock.now_ms())
-        sync_directory(parent)
         text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
         write_atomically(os.path.join(directory, _TOPIC_ID), text.encode())
         self.logs[topic, partition] = created

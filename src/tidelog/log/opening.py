@@ -78,6 +78,9 @@ def _remove_leftovers(directory: str) -> None:
     for name in os.listdir(directory):
         if name.endswith((".deleted", ".cleaned", ".tmp")):
             remove(os.path.join(directory, name))
+        elif name.endswith(".log.swap"):
+            path = os.path.join(directory, name)
+            log.error("%s: Kafka was stopped while it compacted; let it finish first", path)
 
 
 def _remove_orphans(directory: str, segments: list[Segment]) -> None:
@@ -173,6 +176,7 @@ def _load_epochs(directory: str, segments: list[Segment], opened: Log) -> Leader
 
 def _load_producers(directory: str, segments: list[Segment], end: int) -> ProducerState:
     start, state = load_newest_snapshot(directory, end)
+    recovery.recall_batches(segments, state, start)
     if start < end:
         recovery.replay_producers(segments, state, max(start, segments[0].base_offset))
     return state

@@ -15,8 +15,10 @@ import os
 from dataclasses import dataclass
 
 from tidelog.log.producer_state import ProducerState
-from tidelog.log.segment import Segment
+from tidelog.log.segment import MAX_RELATIVE, Segment
 from tidelog.wire.batch import HEADER, HEADER_SIZE, BatchHeader, is_valid
+
+_LOOK_BACK = 512  # index entries: each is a batch, or 4 KiB of small ones
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ def recover_segment(
     segment.size = on_disk
     segment.clear_index()
     if limit is None:
-        limit = segment.base_offset + 0x80000000  # offsets in the indexes have 32 bits
+        limit = segment.base_offset + MAX_RELATIVE + 1
 
     position, next_offset, reason = 0, max(expected_offset, segment.base_offset), ""
     if on_disk:
@@ -94,6 +96,43 @@ def _misplaced(view: memoryview, position: int, next_offset: int, limit: int) ->
         if BatchHeader(*HEADER.unpack_from(view, follower)).base_offset == expected:
             return f"offset {header.base_offset} stands where {next_offset} belongs"
     return ""
+
+
+def recall_batches(segments: list[Segment], state: ProducerState, end: int) -> None:
+    """Find the batches before the last one of each producer in a snapshot of ``end``.
+
+    A snapshot has room for one.  But a producer has up to five on their way, and after a
+    crash it sends all of them again: those that are in the log must be known for what they
+    are.  They are near the end, so only that far is looked back.
+    """
+    if not any(producer.batches for producer in state.producers.values()):
+        return
+    recalled = ProducerState()
+    for segment, start in _looking_back(segments, end):
+        found = segment.locate(start)
+        for _, header in segment.headers(found[0]) if found else ():
+            if header.base_offset >= end:
+                break
+            if header.producer_id in state.producers:
+                recalled.update(header, header.base_offset)
+        if segment is not segments[-1]:
+            segment.release()
+    for producer_id, producer in recalled.producers.items():
+        known = state.producers[producer_id]
+        last = producer.batches[-1:]
+        if known.epoch == producer.epoch and last == known.batches and last:
+            known.batches = producer.batches
+
+
+def _looking_back(segments: list[Segment], end: int) -> list[tuple[Segment, int]]:
+    """The segments before ``end`` that are looked into, oldest first, and from which offset."""
+    chosen: list[tuple[Segment, int]] = []
+    left = _LOOK_BACK
+    for segment in reversed(segments):
+        if segment.base_offset < end and left > 0:
+            chosen.insert(0, (segment, segment.offset_index.offset_of_last(left)))
+            left -= len(segment.offset_index) + 1
+    return chosen
 
 
 def replay_producers(segments: list[Segment], state: ProducerState, start: int) -> None:

@@ -21,6 +21,7 @@ from tidelog.log.index import OffsetIndex, TimeIndex
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 
 _SCAN = 16 * 1024
+MAX_RELATIVE = 0x7FFFFFFF  # offsets in the indexes have 31 bits
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Segment:
         self.created_ms = 0
         self._bytes_since_entry = 0
         self.index_entries = 0  # of the active segment; a full index rolls it
-        self.damage: int | None = None  # where a scan met something that is no batch
+        self.damage: int | None = None  # where the last whole scan met what is no batch
 
     @property
     def file(self) -> LogFile:
@@ -187,7 +188,7 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers from ``position`` to the end; stops at a torn one."""
-        file, size, unpack = self.file, self.size, HEADER.unpack_from
+        file, size, first, unpack = self.file, self.size, self.base_offset, HEADER.unpack_from
         chunk, start = b"", position
         while 0 <= position <= size - HEADER_SIZE:
             local = position - start
@@ -197,12 +198,13 @@ class Segment:
                     break
             header = BatchHeader(*unpack(chunk, local))
             end = position + header.length + LENGTH_OVERHEAD
-            if header.magic != MAGIC or header.length + LENGTH_OVERHEAD < HEADER_SIZE or end > size:
+            if header.magic != MAGIC or end - position < HEADER_SIZE or end > size:
+                break
+            if not first <= header.base_offset <= header.last_offset <= first + MAX_RELATIVE:
                 break
             yield position, header
             position = end
-        if position != size:
-            self.damage = position
+        self.damage = None if position == size else position
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """Position and size of the first batch that ends at ``offset`` or later."""
@@ -233,7 +235,6 @@ class Segment:
         self.time_index.reset()
         self._max_timestamp, self.first_timestamp = (-1, self.base_offset), None
         self._bytes_since_entry = self.index_entries = 0
-        self.damage = None
 
     def rebuild_index(self, interval: int = 4096) -> None:
         """The indexes do not match the log: make both anew from the batches."""

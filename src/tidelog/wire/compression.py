@@ -89,7 +89,7 @@ def _decompress_stream(module: Any, data: Buffer, limit: int) -> Buffer:
         try:
             return memoryview(out)[: module.decompress_into(data, out)]
         except cramjam.DecompressionError as error:
-            if "whole buffer" not in str(error):
+            if "write whole buffer" not in str(error):
                 raise
         if size >= limit:
             raise _too_large(limit)

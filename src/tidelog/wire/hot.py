@@ -26,6 +26,10 @@ _FRAME = struct.Struct(">ii")
 TopicRef = str | bytes
 ProduceRows = list[tuple[TopicRef, list[tuple[int, memoryview | None]]]]
 
+# Topics and partitions in one Produce.  A hundred megabytes of empty ones would keep the
+# only thread busy for a minute; a mebibyte has room for 17,000 batches.
+MAX_PRODUCE_ROWS = 50_000
+
 
 def decode_produce(
     buf: memoryview, pos: int, version: int
@@ -57,6 +61,7 @@ def _decode_produce_plain(
     pos += 10
     _check_count(topic_count, end - pos)
     topics: ProduceRows = []
+    rows = topic_count
     for _ in range(topic_count):
         (n,) = _I16(buf, pos)
         pos += 2
@@ -66,6 +71,8 @@ def _decode_produce_plain(
         (partition_count,) = _I32(buf, pos + n)
         pos += n + 4
         _check_count(partition_count, end - pos)
+        rows += partition_count
+        _check_rows(rows)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             (index,) = _I32(buf, pos)
@@ -112,6 +119,7 @@ def _decode_produce_flexible(
     _check_count(topic_count, end - pos)
     topics: ProduceRows = []
     topic: TopicRef
+    rows = topic_count
     for _ in range(topic_count):
         if version >= 13:
             topic = bytes(buf[pos : pos + 16])
@@ -124,6 +132,8 @@ def _decode_produce_flexible(
             pos += n
         partition_count, pos = _length(buf, pos)
         _check_count(partition_count, end - pos)
+        rows += partition_count
+        _check_rows(rows)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             (index,) = _I32(buf, pos)
@@ -443,6 +453,11 @@ def _count(buf: memoryview, pos: int, flexible: bool) -> tuple[int, int]:
         pos += 4
     _check_count(n, len(buf) - pos)
     return n, pos
+
+
+def _check_rows(rows: int) -> None:
+    if rows > MAX_PRODUCE_ROWS:
+        raise ProtocolError(f"ProduceRequest names more than {MAX_PRODUCE_ROWS} partitions")
 
 
 def _check_count(n: int, left: int) -> None:

@@ -43,7 +43,7 @@ _FIRST_TOPIC_ID = 13
 Answers = list[tuple[TopicRef, list[Produced]]]
 
 
-@raw_api(ProduceRequest, versions=(3, 13), announce_from=0)
+@raw_api(ProduceRequest, versions=(3, 13), announce_from=0, large=True)
 def produce(broker: Broker, frame: Frame) -> None:
     """Append record batches."""
     version = frame.version

@@ -3,12 +3,14 @@
 Timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7),
 -4 earliest local (v8), -5 latest tiered (v9: nothing is tiered here), -6 earliest
 pending upload (v11: likewise); anything else is a time in ms.
+A partition that is asked for twice is INVALID_REQUEST, as in Kafka.
 Versions: 1 one offset per partition; 2 isolation level; 4 leader epoch; 6 flexible;
 10 timeout.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
@@ -33,11 +35,21 @@ def list_offsets(
     broker: Broker, request: ListOffsetsRequest, client: Client
 ) -> ListOffsetsResponse:
     """Find offsets: earliest, latest, by time."""
+    asked = Counter(
+        (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
+    )
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_look_up(broker, topic.name, row) for row in topic.partitions],
+                partitions=[
+                    _look_up(broker, topic.name, row)
+                    if asked[topic.name, row.partition_index] == 1
+                    else ListOffsetsPartitionResponse(
+                        partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                    )
+                    for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ]

@@ -11,6 +11,7 @@ allow it, and is there when the answer leaves.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def metadata(
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Describe brokers, topics and leaders."""
     known = broker.metadata.topics
-    wanted = request.topics
+    wanted = _distinct(request.topics)
     if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
         return _answer(broker, client, [_describe(topic) for topic in known.values()])
     if request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
@@ -50,6 +51,13 @@ def metadata(
         if missing:
             return _create(broker, client, wanted, sorted(missing))
     return _answer(broker, client, [_look_up(broker, client, row) for row in wanted])
+
+
+def _distinct(rows: list[MetadataRequestTopic] | None) -> list[MetadataRequestTopic] | None:
+    """Each topic once, however often it is named: an answer is much longer than a name."""
+    if rows is None or len(rows) < 2:
+        return rows
+    return list({(row.name, row.topic_id): row for row in rows}.values())
 
 
 async def _create(
@@ -64,6 +72,7 @@ async def _create(
             errors[name] = error.code
         except (KeeperError, OSError):
             errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(0)  # others have their turn between two topics
     topics = []
     for row in wanted:
         topic = _look_up(broker, client, row)
@@ -92,9 +101,9 @@ def _answer(
 
 
 def _look_up(broker: Broker, client: Client, row: MetadataRequestTopic) -> MetadataResponseTopic:
-    if row.name is None and client.version < _FIRST_BY_ID:
-        # From v10 on the request can leave the name out, but the answer of v10 cannot.
-        return _missing("", row.topic_id, ErrorCode.INVALID_REQUEST)
+    if client.version < _FIRST_BY_ID and (row.name is None or row.topic_id != ZERO_UUID):
+        # v10 and v11 have the fields already, but their answers cannot leave the name out.
+        return _missing(row.name or "", row.topic_id, ErrorCode.INVALID_REQUEST)
     if row.name is None or row.topic_id != ZERO_UUID:
         found = broker.metadata.topic_by_id(row.topic_id)
         if found is None:

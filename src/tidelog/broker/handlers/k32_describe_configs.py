@@ -34,8 +34,9 @@ def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, client: Client
 ) -> DescribeConfigsResponse:
     """Describe the settings of topics and brokers."""
+    distinct = {(row.resource_type, row.resource_name): row for row in request.resources}
     return DescribeConfigsResponse(
-        results=[_describe(broker, request, resource) for resource in request.resources]
+        results=[_describe(broker, request, resource) for resource in distinct.values()]
     )
 
 

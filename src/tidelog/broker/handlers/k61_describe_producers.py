@@ -28,10 +28,11 @@ def describe_producers(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _describe(broker, topic.name, index) for index in topic.partition_indexes
+                    _describe(broker, topic.name, index)
+                    for index in dict.fromkeys(topic.partition_indexes)
                 ],
             )
-            for topic in request.topics
+            for topic in {row.name: row for row in request.topics}.values()
         ]
     )
 

@@ -5,9 +5,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
@@ -24,7 +22,6 @@ public final class Driver {
 
     public static void main(String[] args) throws Exception {
         PrintStream answers = System.out;
-        Tools.captureOutput();
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
@@ -47,7 +44,6 @@ public final class Driver {
         String op = call.get("op").asText();
         switch (op) {
             case "version": return AppInfoParser.getVersion();
-            case "tool": return Tools.run(call.get("class").asText(), strings(call.get("args")));
             case "produce": return Records.produce(call);
             case "consume": return Records.consume(call);
             case "follow": return Records.follow(call);
@@ -63,11 +59,5 @@ public final class Driver {
         call.path("settings").fields().forEachRemaining(
             entry -> settings.put(entry.getKey(), entry.getValue().asText()));
         return settings;
-    }
-
-    static List<String> strings(JsonNode list) {
-        List<String> found = new ArrayList<>();
-        list.forEach(item -> found.add(item.asText()));
-        return found;
     }
 }

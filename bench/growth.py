@@ -1,0 +1,114 @@
+"""``--growth``: does a record cost more when there are more of them, or more partitions?"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench import load
+from bench.background import FETCH_BYTES
+from bench.peers import Broker, pair
+from bench.picture import Chart, as_svg
+from bench.system import LISTENER, Bench, allow_descriptors, cpu_seconds
+from bench.wire import batch_of, connect, end_offset, fetch_request, make_topic, produce_request
+from bench.wire import try_produce as produce_once
+
+PICTURE = Path(__file__).with_name("growth.svg")
+DATA_MB = (200, 400, 800, 1200, 1600, 2000)
+PARTITIONS = (100, 200, 400, 700, 1000)
+_BATCH = 16 << 10
+_READS = 200
+
+Points = dict[float, list[float]]
+
+
+def measure(bench: Bench) -> None:
+    """Nanoseconds of the broker's CPU a record, over data and over partitions."""
+    allow_descriptors(40_000)
+    rounds = 1 if bench.quick else 3
+    write: dict[str, Points] = {}
+    read: dict[str, Points] = {}
+    wide: dict[str, Points] = {}
+    for i in range(rounds):
+        bench.progress(f"round {i + 1}/{rounds}")
+        with pair(bench, LISTENER) as brokers:
+            for who, broker in brokers.items():
+                _over_data(broker, write.setdefault(who, {}), read.setdefault(who, {}))
+                _over_partitions(broker, wide.setdefault(who, {}))
+    charts = [
+        Chart("Produce, by data in the log", "MB", _curves(write)),
+        Chart("Fetch from the beginning, by data in the log", "MB", _curves(read)),
+        Chart("Produce over all partitions, by partitions", "partitions", _curves(wide)),
+    ]
+    unit = "broker CPU, nanoseconds a record of 100 bytes"
+    PICTURE.write_text(as_svg("Cost of a record as the log grows ten times", unit, charts))
+    for chart in charts:
+        for who, points in chart.curves.items():
+            shown = "  ".join(f"{x:g}: {y:.0f}" for x, y in points)
+            print(f"{chart.title}, {who}, ns a record: {shown}")
+
+
+def _curves(got: dict[str, Points]) -> dict[str, list[tuple[float, float]]]:
+    return {
+        who: [(x, statistics.median(values)) for x, values in sorted(points.items())]
+        for who, points in got.items()
+    }
+
+
+def _over_data(broker: Broker, write: Points, read: Points) -> None:
+    """Fill one partition step by step; at each step the cost of writing and of reading."""
+    batch, count = batch_of(_BATCH)
+    request = produce_request(batch, "growth")
+    with connect(broker.port) as sock:
+        make_topic(sock, "growth")
+        answer = produce_once(sock, request)
+        for _ in range(3):  # warm
+            load.fill(sock, request, answer, 1000)
+        done = 3001 * len(batch)
+        for megabytes in DATA_MB:
+            requests = (megabytes * 1_000_000 - done) // len(batch)
+            done += requests * len(batch)
+            cpu = cpu_seconds(broker.pid)
+            load.fill(sock, request, answer, requests)
+            used = cpu_seconds(broker.pid) - cpu
+            write.setdefault(megabytes, []).append(used / requests / count * 1e9)
+            read.setdefault(megabytes, []).append(_read_cost(broker, sock, count))
+
+
+def _read_cost(broker: Broker, sock: socket.socket, count: int) -> float:
+    """Fetches of whole megabytes at places all over the log, again and again."""
+    end = end_offset(sock, "growth")
+    step = FETCH_BYTES // _BATCH
+    places = range(0, end - step * count, max(1, end // _READS))
+    buffer = memoryview(bytearray(FETCH_BYTES + 4096))
+    size = 0
+    for warm in (True, False):
+        cpu = cpu_seconds(broker.pid)
+        for _ in range(1 if warm else 3):
+            for place in places:
+                frame = fetch_request(place, FETCH_BYTES, topic="growth")
+                sock.sendall(frame)
+                size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+                if sock.recv_into(buffer, size, socket.MSG_WAITALL) != size:
+                    raise load.gone()
+    used = cpu_seconds(broker.pid) - cpu
+    return used / (3 * len(places) * (size // _BATCH) * count) * 1e9
+
+
+def _over_partitions(broker: Broker, wide: Points) -> None:
+    """Topics of more and more partitions, a batch for each in turn, ten in a request."""
+    batch, count = batch_of(_BATCH)
+    with connect(broker.port) as sock, ExitStack():
+        for partitions in PARTITIONS:
+            topic = f"growth-{partitions}"
+            make_topic(sock, topic, partitions)
+            request = produce_request(batch, topic, partitions=partitions)
+            answer = produce_once(sock, request)
+            sends = max(2, 4000 // partitions)
+            cpu = cpu_seconds(broker.pid)
+            load.fill(sock, request, answer, sends)
+            used = cpu_seconds(broker.pid) - cpu
+            cost = used / (sends * partitions * count) * 1e9
+            wide.setdefault(partitions, []).append(cost)

@@ -1,0 +1,103 @@
+"""Kafka's kafka-dump-log on our directories, with every check that it has."""
+
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+from clients.building import heavy
+from clients.java import tool
+from clients.support import CODECS
+from confluent_kafka import Producer
+from waiting import until
+
+from tidelog.testing import LocalBroker
+
+pytestmark = heavy("java", "mvn")
+TOPIC = "tides"
+SEGMENTS = {
+    "log.segment.bytes": 200_000,
+    "log.index.interval.bytes": 1000,
+    "log.retention.check.interval.ms": 100,
+    "log.segment.delete.delay.ms": 0,
+}
+COMPLAINTS = re.compile(r"isvalid: false|mismatch|exception|error|non-consecutive|out of order", re.I)
+
+
+def write(broker, count, idempotent=True):
+    """Records with every codec, each some hundred bytes that no codec makes much smaller."""
+    random = Random(count)
+    for codec in CODECS:
+        settings = {"compression.type": codec, "enable.idempotence": idempotent, "linger.ms": 1}
+        producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
+        for n in range(count):
+            value = random.randbytes(400).hex()
+            producer.produce(TOPIC, value, f"{codec}-{n}", headers={"n": str(n)})
+            if n % 50 == 0:
+                producer.flush()  # ends a batch
+        assert producer.flush(20) == 0
+
+
+def files(data: Path, *kinds: str) -> str:
+    return ",".join(
+        str(path) for kind in kinds for path in sorted((data / f"{TOPIC}-0").glob(f"*.{kind}"))
+    )
+
+
+def dump(data: Path, *flags: str, kinds: tuple[str, ...]) -> str:
+    found = tool("kafka.tools.DumpLogSegments", *flags, "--files", files(data, *kinds))
+    assert not COMPLAINTS.search(found), found
+    return found
+
+
+def check(data: Path) -> list[int]:
+    """Every check of every file; returns the offsets of all records."""
+    records = dump(data, "--deep-iteration", "--print-data-log", kinds=("log",))
+    dump(data, kinds=("index", "timeindex", "snapshot"))
+    dump(data, "--index-sanity-check", kinds=("index", "timeindex"))
+    dump(data, "--verify-index-only", kinds=("index", "timeindex"))
+    assert not files(data, "txnindex")
+    return [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", records, re.M)]
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / f"{TOPIC}-0").glob("*.log"))
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_rolls_and_clean_stops(tmp_path, idempotent):
+    with LocalBroker(SEGMENTS, data=tmp_path / "data") as broker:
+        write(broker, 300, idempotent)
+        assert len(segments(broker.data)) > 3
+        assert check(broker.data) == list(range(1500))  # while it runs
+        broker.restart()
+        write(broker, 100, idempotent)
+    assert check(tmp_path / "data") == list(range(2000))
+
+
+def test_killed(tmp_path):
+    with LocalBroker(SEGMENTS, data=tmp_path / "data") as broker:
+        write(broker, 200)
+        broker.kill()
+        assert check(broker.data) == list(range(1000))
+        broker.start()
+        assert check(broker.data) == list(range(1000))  # as recovered
+        write(broker, 100)
+        broker.kill()
+        # The end of a batch that was being written: recovery cuts it off.
+        with segments(broker.data)[-1].open("ab") as file:
+            file.write(b"\0" * 7)
+        broker.start()
+        write(broker, 100)
+    assert check(tmp_path / "data") == list(range(2000))
+
+
+def test_retention(tmp_path):
+    settings = {**SEGMENTS, "log.retention.bytes": 400_000}
+    with LocalBroker(settings, data=tmp_path / "data") as broker:
+        write(broker, 400)
+        until(lambda: 1 < len(segments(broker.data)) < 4)
+        offsets = check(broker.data)
+    assert offsets[0] > 0
+    assert offsets == list(range(offsets[0], 2000))
+    assert check(tmp_path / "data") == offsets

@@ -1,0 +1,119 @@
+"""Kafka's own command-line tools against a running broker.
+
+kafka-consumer-perf-test and kafka-verifiable-consumer need groups.
+"""
+
+import json
+import re
+
+import pytest
+from clients.building import heavy
+from clients.java import tool
+
+pytestmark = heavy("java", "mvn")
+TOOLS = "org.apache.kafka.tools"
+
+
+@pytest.fixture
+def run(broker):
+    def run(name, *arguments, **more):
+        return tool(name, "--bootstrap-server", broker.bootstrap, *arguments, **more)
+
+    return run
+
+
+def test_topics(run, topic):
+    topics = f"{TOOLS}.TopicCommand"
+    new = ("--topic", topic, "--partitions", "2", "--config", "segment.bytes=2000000")
+    assert f"Created topic {topic}." in run(topics, "--create", *new)
+    assert "exists already" in run(topics, "--create", *new, code=1)
+    assert topic in run(topics, "--list").split()
+    run(topics, "--alter", "--topic", topic, "--partitions", "3")
+    head, *rows = run(topics, "--describe", "--topic", topic).strip().splitlines()
+    assert re.search(r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: segment.bytes=2000000", head)
+    assert [row.split("\t")[2:6] for row in rows] == [
+        [f"Partition: {partition}", "Leader: 0", "Replicas: 0", "Isr: 0"] for partition in range(3)
+    ]
+    assert run(topics, "--describe", "--under-replicated-partitions") == ""
+    run(topics, "--delete", "--topic", topic)
+    assert "does not exist" in run(topics, "--describe", "--topic", topic, code=1)
+
+
+def test_configs(run, topic):
+    configs = "kafka.admin.ConfigCommand"
+    mine = ("--entity-type", "topics", "--entity-name", topic)
+    run(f"{TOOLS}.TopicCommand", "--create", "--topic", topic)
+    run(configs, "--alter", *mine, "--add-config", "retention.ms=5000000")
+    found = run(configs, "--describe", *mine)
+    assert "retention.ms=5000000 sensitive=false" in found
+    assert "DYNAMIC_TOPIC_CONFIG:retention.ms=5000000" in found
+    run(configs, "--alter", *mine, "--delete-config", "retention.ms")
+    assert "retention.ms" not in run(configs, "--describe", *mine)
+    assert "segment.bytes=1073741824" in run(configs, "--describe", *mine, "--all")
+    wrong = run(configs, "--alter", *mine, "--add-config", "retention.ms=soon", code=1)
+    assert "InvalidConfigurationException" in wrong
+    every = ("--entity-type", "brokers", "--entity-default")
+    run(configs, "--alter", *every, "--add-config", "log.retention.ms=7000000")
+    try:
+        found = run(configs, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all")
+        assert "log.retention.ms=7000000" in found
+    finally:
+        run(configs, "--alter", *every, "--delete-config", "log.retention.ms")
+
+
+def test_producer_performance_offsets_and_deleted_records(run, broker, topic, tmp_path):
+    found = tool(
+        f"{TOOLS}.ProducerPerformance",
+        *("--topic", topic, "--num-records", "20000", "--record-size", "500"),
+        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}"),
+        "compression.type=lz4",
+    )
+    assert "20000 records sent" in found
+    offsets = f"{TOOLS}.GetOffsetShell"
+    assert run(offsets, "--topic", topic) == f"{topic}:0:20000\n"
+    assert run(offsets, "--topic", topic, "--time", "earliest") == f"{topic}:0:0\n"
+    cut = {"topic": topic, "partition": 0, "offset": 15000}
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [cut]}))
+    done = run(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", file)
+    assert f"partition: {topic}-0\tlow_watermark: 15000" in done
+    assert run(offsets, "--topic", topic, "--time", "earliest") == f"{topic}:0:15000\n"
+
+
+def test_verifiable_producer(run, topic):
+    lines = run(f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "50")
+    events = [json.loads(line) for line in lines.splitlines()]
+    sent = [event for event in events if event["name"] == "producer_send_success"]
+    assert sorted(int(event["value"]) for event in sent) == list(range(50))
+    assert [event["offset"] for event in sent] == list(range(50))
+
+
+def test_console(run, topic):
+    run(f"{TOOLS}.ConsoleProducer", "--topic", topic, data="one\ntwo\nthree\n")
+    read = ("--topic", topic, "--partition", "0", "--max-messages", "2")
+    found = run(f"{TOOLS}.consumer.ConsoleConsumer", *read, "--offset", "1")
+    assert found.splitlines() == ["two", "three", "Processed a total of 2 messages"]
+
+
+def test_log_dirs(run, broker, topic):
+    run(f"{TOOLS}.TopicCommand", "--create", "--topic", topic)
+    found = run(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", topic)
+    [line] = [line for line in found.splitlines() if line.startswith("{")]
+    [described] = json.loads(line)["brokers"]
+    [directory] = described["logDirs"]
+    assert (directory["error"], directory["logDir"]) == (None, str(broker.data))
+    assert [row["partition"] for row in directory["partitions"]] == [f"{topic}-0"]
+
+
+def test_cluster(broker):
+    cluster = f"{TOOLS}.ClusterTool"
+    where = ("--bootstrap-server", broker.bootstrap)
+    assert re.fullmatch(r"Cluster ID: \S{22}\n", tool(cluster, "cluster-id", *where))
+    endpoints = tool(cluster, "list-endpoints", *where).splitlines()[1].split()
+    assert endpoints[:3] == ["0", "127.0.0.1", str(broker.port)]
+
+
+def test_api_versions(run):
+    found = run(f"{TOOLS}.BrokerApiVersionsCommand")
+    assert "Produce(0): 0 to 13 [usable: 13]" in found
+    assert "Fetch(1): 4 to 18 [usable: 18]" in found

@@ -1,0 +1,35 @@
+"""What a broker's process uses, and how long it lets a small client wait."""
+
+import os
+import time
+
+from raw_client import RawClient, batch_of
+
+MIB = 1 << 20
+
+
+def resident(broker):
+    """Resident memory in bytes, without the pages of mapped log files."""
+    with open(f"/proc/{broker.pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status if ":" in line)
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def descriptors(broker):
+    return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def latencies(broker, topic, count=300):
+    """Sorted seconds of small produces, one at a time."""
+    batch = batch_of(b"small")
+    found = []
+    with RawClient(broker.port, timeout=60) as client:
+        for _ in range(count):
+            started = time.perf_counter()
+            assert client.produce(topic, batch, acks=1).error_code == 0
+            found.append(time.perf_counter() - started)
+    return sorted(found)
+
+
+def p99(sorted_values):
+    return sorted_values[int(len(sorted_values) * 0.99)]
