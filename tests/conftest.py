@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from tidelog.testing import LocalBroker
 
 
 def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:
-    with LocalBroker(settings) as broker:
+    kind = LocalBroker
+    if os.environ.get("TIDELOG_RECORD"):
+        from clients.recording import RecordedBroker as kind
+    with kind(settings) as broker:
         yield broker
         assert "Traceback" not in broker.log, broker.log
 

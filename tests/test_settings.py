@@ -289,3 +289,16 @@ def test_text_of_round_trips() -> None:
         assert isinstance(text_of(value), str)
     assert text_of(["a", "b"]) == "a,b"
     assert json.loads(text_of(True)) is True
+
+
+def test_kafkas_other_settings_are_taken_with_a_note_and_protection_is_not_promised():
+    settings = Settings.of({"offsets.topic.replication.factor": 1, "num.partitions": 3})
+    assert settings["num.partitions"] == 3
+    assert "offsets.topic.replication.factor" in settings.notes[0]
+    with pytest.raises(SettingError, match="TLS, SASL and ACLs are not supported yet"):
+        Settings.of({"ssl.keystore.location": "x"})
+
+
+def test_every_problem_is_named_at_once():
+    with pytest.raises(SettingError, match=r"bogus\.thing.*log\.segment\.bytes"):
+        Settings.of({"bogus.thing": 1, "log.segment.byte": 2})

@@ -42,10 +42,20 @@ class Settings:
         """Check and take what the user said; old names are translated."""
         given = {k: text_of(v) for k, v in (values or {}).items() if v is not None}
         modern = settings_legacy.translate(given)
-        explicit = {name: _known(name).parse(value) for name, value in modern.values.items()}
+        explicit, notes, problems = {}, list(modern.notes), list[str]()
+        for name, value in modern.values.items():
+            if name not in SETTINGS and settings_legacy.is_kafka_setting(name):
+                notes.append(f"{name} is Kafka's, but has no effect in this release")
+                continue
+            try:
+                explicit[name] = _known(name).parse(value)
+            except SettingError as error:
+                problems.append(str(error))
+        if problems:
+            raise SettingError("; ".join(problems))
         for topic, overrides in modern.topic_overrides.items():
             check_topic_config(overrides, where=f"topic {topic}: ")
-        result = cls(explicit, modern.topic_overrides, modern.partition_counts, modern.notes)
+        result = cls(explicit, modern.topic_overrides, modern.partition_counts, tuple(notes))
         result._check_together()
         return result
 
@@ -85,7 +95,7 @@ def _known(name: str) -> Setting:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> SettingError:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]}?" if close else ""
     return SettingError(f"{name}: there is no such setting{hint}")
 

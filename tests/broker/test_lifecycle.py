@@ -48,7 +48,7 @@ def test_a_port_in_use_is_named(data):
     with socket.create_server(("", 0)) as taken:
         broker = LocalBroker(data=data)
         broker.port = taken.getsockname()[1]
-        with pytest.raises(RuntimeError, match=r"port is in use; choose another with --port"):
+        with pytest.raises(RuntimeError, match=r"port is in use; choose another"):
             broker.start()
 
 

@@ -152,7 +152,7 @@ def bombs() -> dict[str, tuple[Codec, bytes]]:
 def test_bombs_are_refused() -> None:
     limit = 1 << 20
     for name, (codec, packed) in bombs().items():
-        started = time.perf_counter()
+        started = time.process_time()
         tracemalloc.start()
         try:
             with pytest.raises(ApiError) as refused:
@@ -162,7 +162,7 @@ def test_bombs_are_refused() -> None:
             tracemalloc.stop()
         assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE, name
         assert peak < 3 * limit + len(packed), name
-        assert time.perf_counter() - started < 1, name
+        assert time.process_time() - started < 1, name
 
 
 @pytest.mark.parametrize("codec", CODECS)

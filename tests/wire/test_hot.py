@@ -216,7 +216,7 @@ def test_too_many_partitions_are_refused_at_once(version: int) -> None:
     for topics, partitions in ((1, MAX_PRODUCE_ROWS), (60_000, 0)):
         topic = TopicProduceData(partition_data=[part] * partitions)
         data = encode(ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic] * topics), version)
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(ProtocolError, match="more than 50000 partitions"):
             hot_produce(data, 0, version)
-        assert time.perf_counter() - started < 0.2
+        assert time.process_time() - started < 0.2

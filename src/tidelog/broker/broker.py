@@ -80,8 +80,9 @@ class Broker:
         _raise_descriptor_limit()
         for note in self.settings.notes:
             log.warning("%s", note)
-        self.server.bind()
+        self.manager.open()  # first: a second broker here learns who is the first
         try:
+            self.server.bind()
             await self._open()
         except BaseException:
             self.server.stop_accepting()
@@ -106,7 +107,6 @@ class Broker:
         )
 
     async def _open(self) -> None:
-        self.manager.open()
         journal = os.path.join(self.manager.directories[0], KEEPER_JOURNAL)
         self.keeper = EmbeddedKeeper.open(journal)
         self.controller = Controller(self.keeper, self.settings, self.clock, self._publish)

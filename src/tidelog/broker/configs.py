@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from tidelog.coordination.metadata import TopicInfo
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.settings import COARSER, LogConfig, check_broker_config, check_topic_config
+from tidelog.settings import (
+    COARSER,
+    LogConfig,
+    check_broker_config,
+    check_topic_config,
+    unknown_setting,
+)
 from tidelog.settings_table import LIST, SETTINGS, TOPIC_SETTINGS, Setting, text_of
 
 if TYPE_CHECKING:
@@ -128,6 +134,9 @@ def apply_operation(
 ) -> None:
     """One change of IncrementalAlterConfigs, in place."""
     if operation == DELETE:
+        known = TOPIC_SETTINGS if kind == TOPIC else SETTINGS
+        if name not in config and name not in known:
+            raise ApiError(ErrorCode.INVALID_CONFIG, str(unknown_setting(name, known)))
         config.pop(name, None)
         return
     if value is None:

@@ -110,19 +110,19 @@ class Partition:
             )
         try:
             appended = writer.append(target, header, self.leader_epoch, now_ms)
+            # A duplicate too: the flush of the first one may have failed.
+            if self._flushes or writer.flush_wanted:
+                self._flush_if_due()
         except OSError as error:
             self.replicas.storage_failed(writer.directory, error)
             message = f"the broker cannot write: {error.strerror}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         if self.replicas.storage_failing:
             self.replicas.storage_works(writer.directory)
-        if not appended.duplicate:
-            if self._flushes or writer.flush_wanted:
-                self._flush_if_due()
-            if not self._flushed:
-                writer.high_watermark = writer.end_offset
-                if self._waiting:
-                    self.wake()
+        if not self._flushed and writer.high_watermark < writer.end_offset:
+            writer.high_watermark = writer.end_offset
+            if self._waiting:
+                self.wake()
         return Acknowledged(appended.base_offset, appended.last_offset, append_time)
 
     def _flush_if_due(self) -> None:

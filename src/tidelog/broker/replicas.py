@@ -142,11 +142,7 @@ class Replicas:
 
     def flush_now(self, partition: Partition) -> None:
         """Flush before the producer is answered (flush.messages is reached)."""
-        try:
-            partition.log.flush()
-        except OSError as error:
-            self.storage_failed(partition.log.directory, error)
-            return
+        partition.log.flush()
         partition.flushed()
 
     def flush_later(self, partition: Partition, delay_ms: int) -> None:

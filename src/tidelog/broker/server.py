@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import re
 import socket
 from functools import partial
@@ -134,6 +135,10 @@ class Server:
         self._complaints.warn(kind, f"{connection.peer}: {reason}; connection closed")
         connection.close("bad request")
 
+    def complain(self, kind: str, message: str) -> None:
+        """Tell the operator something about a client, not too often."""
+        self._complaints.warn(kind, message)
+
     def forget(self, connection: Connection, reason: str) -> None:
         self.connections.discard(connection)
         if reason:
@@ -179,9 +184,9 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
             sock = socket.create_server((host, port), family=family, backlog=backlog)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            reason = "the port is in use; choose another with --port"
+            reason = "the port is in use; choose another (--port, or listeners in the settings)"
         else:
-            reason = error.strerror or str(error)
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise SettingError(f"cannot listen on {shown}: {reason}") from error
     sock.setblocking(False)
     return sock

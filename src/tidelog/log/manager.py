@@ -74,7 +74,12 @@ class LogManager:
                 self._locks.append(_lock(directory))
             except OSError as error:
                 raise SettingError(
-                    f"log.dirs: {directory} cannot be used: {error.strerror}"
+                    f"log.dirs: {directory} cannot be used: "
+                    + (
+                        "it is a file"
+                        if isinstance(error, FileExistsError)
+                        else str(error.strerror)
+                    )
                 ) from error
 
     def _identities(self) -> dict[str, dict[str, str]]:

@@ -150,7 +150,8 @@ def _recover(
         if following is not None:
             # Its newest record must be in the index: retention goes by it.
             segment.time_index.add(*segment.max_timestamp)
-    log.info("%s: recovered up to offset %d", directory, expected)
+    if expected > segments[0].base_offset:
+        log.info("%s: recovered up to offset %d", directory, expected)
     return kept, expected
 
 

@@ -39,7 +39,11 @@ class LogFile:
     def view(self, position: int, length: int) -> memoryview:
         """A view of the page cache; the map grows with the file."""
         if self._map is None or len(self._map) < position + length:
-            self._map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+            try:
+                self._map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+            except OSError:
+                # A file system that has turned read-only maps no file that is open for writing.
+                return memoryview(os.pread(self.fd, length, position))
         return memoryview(self._map)[position : position + length]
 
     def __del__(self) -> None:

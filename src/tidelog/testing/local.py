@@ -60,7 +60,10 @@ class LocalBroker:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
-            raise RuntimeError(f"the broker did not start: {self.log.strip()}")
+            self.process = None
+            said = self.log.strip()
+            self._remove_temporary()
+            raise RuntimeError(f"the broker did not start: {said}")
         self.port = json.loads(line)["port"]
         return self
 
@@ -101,6 +104,9 @@ class LocalBroker:
                 self.kill()  # nothing is kept, so nothing need be flushed
             else:
                 self.stop()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self.data, ignore_errors=True)
             self.data.with_name(self.data.name + ".log").unlink(missing_ok=True)

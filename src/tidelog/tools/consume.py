@@ -192,8 +192,8 @@ def _span(
     if at_end and until is not None:
         raise click.UsageError("give --until or --exit, not both")
     if isinstance(start, Range):
-        if until is not None or at_end:
-            raise click.UsageError("a range has its own end: leave --until and --exit out")
+        if until is not None:
+            raise click.UsageError("a range has its own end: leave --until out")
         return start.first, start.last
     if at_end:
         until = END

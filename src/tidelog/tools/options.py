@@ -44,7 +44,9 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError("this cannot be undone: add --yes to do it without being asked")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def unescape(text: str) -> str:

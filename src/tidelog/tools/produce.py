@@ -89,7 +89,7 @@ def produce(
     \b
         echo hello | tidelog produce greetings
         tidelog produce clicks --key-separator : --file clicks.txt -z lz4
-        tidelog consume clicks --json --from start --exit | tidelog produce copy --json
+        tidelog consume clicks --json --exit | tidelog produce copy --json --repartition
     """
     fixed = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
     lines = LineFormat(
@@ -111,6 +111,7 @@ def produce(
         "enable.idempotence": acks in ("all", "-1"),
         "compression.type": compression,
         "message.timeout.ms": _GIVE_UP_MS,
+        "message.max.bytes": 100_000_000,  # the topic's max.message.bytes is what counts
         "linger.ms": 0 if sync else 5,
     }
     if timeout is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _CODE = ErrorCode.COORDINATOR_NOT_AVAILABLE
-_MESSAGE = "this release has no consumer groups and no transactions: assign partitions by hand"
+_MESSAGE = "there are no consumer groups and no transactions yet: assign partitions by hand"
 
 
 @api(FindCoordinatorRequest, versions=(0, 6))
@@ -33,6 +33,7 @@ def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, client: Client
 ) -> FindCoordinatorResponse:
     """Say that there are no coordinators yet."""
+    broker.server.complain("coordinator", f"{client.connection.peer}: {_MESSAGE}")
     return FindCoordinatorResponse(
         error_code=_CODE,
         error_message=_MESSAGE,

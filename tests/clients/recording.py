@@ -1,0 +1,126 @@
+"""Which client was seen using which API in which version.
+
+``./dev test --clients --record`` puts a proxy before the shared brokers.  It reads the head of
+every request, and the client's name and version from ApiVersions; clients before KIP-511 do
+not say them, so their client id has to do.  Each worker leaves a file in ``.cache``; in the
+end ``python tests/clients/recording.py`` makes ``seen.json`` of them, which
+``docs/compatibility.md`` is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tidelog.testing import LocalBroker
+from tidelog.wire.compiler import decoder
+from tidelog.wire.frame import skip_tags
+from tidelog.wire.messages.api_versions import ApiVersionsRequest
+
+_HERE = Path(__file__).parent
+_PARTS = _HERE.parents[1] / ".cache" / "seen"
+SEEN = _HERE / "seen.json"
+
+_API_VERSIONS = 18
+_HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, size of the client id
+Uses = set[tuple[str, int, int]]  # client, key, version
+
+
+class RecordedBroker(LocalBroker):
+    """A broker behind a proxy, whose port it shows as its own.  It is not to be restarted."""
+
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._proxy_port: int = self._listener.getsockname()[1]
+        self._uses: Uses = set()
+        advertised = f"PLAINTEXT://127.0.0.1:{self._proxy_port}"
+        super().__init__({**(settings or {}), "advertised.listeners": advertised})
+
+    def start(self) -> RecordedBroker:
+        super().start()
+        threading.Thread(target=self._accept, args=(self.port,), daemon=True).start()
+        self.port = self._proxy_port
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._listener.close()
+        super().__exit__(*error)
+        _PARTS.mkdir(parents=True, exist_ok=True)
+        (_PARTS / f"{uuid.uuid4().hex}.json").write_text(json.dumps(sorted(self._uses)))
+
+    def _accept(self, broker_port: int) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            broker = socket.create_connection(("127.0.0.1", broker_port))
+            for work in (self._requests, _answers):
+                threading.Thread(target=work, args=(client, broker), daemon=True).start()
+
+    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
+        name: str | None = None
+        with _hanging_up(client, broker), client.makefile("rb") as file:
+            while size := file.read(4):
+                frame = size + file.read(int.from_bytes(size, "big"))
+                _, key, version, _, id_size = _HEAD.unpack_from(frame)
+                if key == _API_VERSIONS and version in (3, 4):
+                    name = _software(frame, version, _HEAD.size + max(id_size, 0))
+                elif name is None:
+                    name = _by_client_id(frame[_HEAD.size : _HEAD.size + max(id_size, 0)].decode())
+                self._uses.add((name, key, version))
+                broker.sendall(frame)
+
+
+def _software(frame: bytes, version: int, position: int) -> str:
+    """What the client calls itself; with extras after a dash, it is a build of its own."""
+    start = skip_tags(memoryview(frame), position)
+    message, _ = decoder(ApiVersionsRequest, version)(memoryview(frame), start)
+    return f"{message.client_software_name} {message.client_software_version}"
+
+
+def _by_client_id(client_id: str) -> str:
+    """``aiokafka-0.14.0-producer-1`` is aiokafka 0.14.0; others say no version."""
+    found = re.match(r"([a-zA-Z]+)(?:-([0-9][0-9.]*))?", client_id)
+    return " ".join(filter(None, found.groups())) if found else "unknown"
+
+
+def _answers(client: socket.socket, broker: socket.socket) -> None:
+    with _hanging_up(client, broker):
+        while data := broker.recv(1 << 16):
+            client.sendall(data)
+
+
+@contextmanager
+def _hanging_up(*sockets: socket.socket) -> Iterator[None]:
+    try:
+        with suppress(OSError):
+            yield
+    finally:
+        for each in sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def merge() -> None:
+    """All parts into one file: {client: {key: [versions]}}."""
+    clients: dict[str, dict[str, list[int]]] = {}
+    uses = {tuple(use) for part in _PARTS.glob("*.json") for use in json.loads(part.read_text())}
+    for client, key, version in sorted(uses):
+        clients.setdefault(client, {}).setdefault(str(key), []).append(version)
+    lines = [f"  {json.dumps(name)}: {json.dumps(apis)}" for name, apis in clients.items()]
+    SEEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    shutil.rmtree(_PARTS)
+
+
+if __name__ == "__main__":
+    merge()
