@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-kafka", action="store_true", help="without Apache Kafka beside")
     parser.add_argument("--full", action="store_true", help="a large data directory has 10 GB")
     parser.add_argument("--growth", action="store_true",
-                        help=f"only the curve at 10x the data: bench/{growth.PICTURE.name}")  # fmt: skip
+                        help=f"only the growth curve: bench/{growth.PICTURE.name}")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write every round to a file")
     parser.add_argument("--write", action="store_true", help=f"update bench/{RESULTS.name}")
     parser.add_argument("--data", metavar="DIR", help="where the logs go (default: TMPDIR)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import statistics
-from contextlib import ExitStack
 from pathlib import Path
 
 from bench import load
@@ -16,10 +15,10 @@ from bench.wire import batch_of, connect, end_offset, fetch_request, make_topic,
 from bench.wire import try_produce as produce_once
 
 PICTURE = Path(__file__).with_name("growth.svg")
-DATA_MB = (200, 400, 800, 1200, 1600, 2000)
-PARTITIONS = (100, 200, 400, 700, 1000)
+DATA_MB = (200, 400, 800, 1200, 1600, 2000)  # a tenth of it in a quick run
+PARTITIONS = (50, 100, 200, 350, 500)
 _BATCH = 16 << 10
-_READS = 200
+_READS = 100
 
 Points = dict[float, list[float]]
 
@@ -28,6 +27,7 @@ def measure(bench: Bench) -> None:
     """Nanoseconds of the broker's CPU a record, over data and over partitions."""
     allow_descriptors(40_000)
     rounds = 1 if bench.quick else 3
+    scale = 0.1 if bench.quick else 1
     write: dict[str, Points] = {}
     read: dict[str, Points] = {}
     wide: dict[str, Points] = {}
@@ -35,7 +35,7 @@ def measure(bench: Bench) -> None:
         bench.progress(f"round {i + 1}/{rounds}")
         with pair(bench, LISTENER) as brokers:
             for who, broker in brokers.items():
-                _over_data(broker, write.setdefault(who, {}), read.setdefault(who, {}))
+                _over_data(broker, scale, write.setdefault(who, {}), read.setdefault(who, {}))
                 _over_partitions(broker, wide.setdefault(who, {}))
     charts = [
         Chart("Produce, by data in the log", "MB", _curves(write)),
@@ -57,18 +57,21 @@ def _curves(got: dict[str, Points]) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def _over_data(broker: Broker, write: Points, read: Points) -> None:
+def _over_data(broker: Broker, scale: float, write: Points, read: Points) -> None:
     """Fill one partition step by step; at each step the cost of writing and of reading."""
     batch, count = batch_of(_BATCH)
     request = produce_request(batch, "growth")
     with connect(broker.port) as sock:
         make_topic(sock, "growth")
         answer = produce_once(sock, request)
-        for _ in range(3):  # warm
-            load.fill(sock, request, answer, 1000)
-        done = 3001 * len(batch)
-        for megabytes in DATA_MB:
-            requests = (megabytes * 1_000_000 - done) // len(batch)
+        done = len(batch)
+        for step, whole in enumerate(DATA_MB):
+            megabytes = whole * scale
+            requests = int(megabytes * 1e6 - done) // len(batch)
+            if not step:  # the first half warms up
+                load.fill(sock, request, answer, requests // 2)
+                done += requests // 2 * len(batch)
+                requests -= requests // 2
             done += requests * len(batch)
             cpu = cpu_seconds(broker.pid)
             load.fill(sock, request, answer, requests)
@@ -86,7 +89,7 @@ def _read_cost(broker: Broker, sock: socket.socket, count: int) -> float:
     size = 0
     for warm in (True, False):
         cpu = cpu_seconds(broker.pid)
-        for _ in range(1 if warm else 3):
+        for _ in range(1 if warm else 2):
             for place in places:
                 frame = fetch_request(place, FETCH_BYTES, topic="growth")
                 sock.sendall(frame)
@@ -94,19 +97,19 @@ def _read_cost(broker: Broker, sock: socket.socket, count: int) -> float:
                 if sock.recv_into(buffer, size, socket.MSG_WAITALL) != size:
                     raise load.gone()
     used = cpu_seconds(broker.pid) - cpu
-    return used / (3 * len(places) * (size // _BATCH) * count) * 1e9
+    return used / (2 * len(places) * (size // _BATCH) * count) * 1e9
 
 
 def _over_partitions(broker: Broker, wide: Points) -> None:
-    """Topics of more and more partitions, a batch for each in turn, ten in a request."""
+    """Topics of more and more partitions, a batch for each in every request."""
     batch, count = batch_of(_BATCH)
-    with connect(broker.port) as sock, ExitStack():
+    with connect(broker.port) as sock:
         for partitions in PARTITIONS:
             topic = f"growth-{partitions}"
             make_topic(sock, topic, partitions)
             request = produce_request(batch, topic, partitions=partitions)
             answer = produce_once(sock, request)
-            sends = max(2, 4000 // partitions)
+            sends = max(2, 8000 // partitions)
             cpu = cpu_seconds(broker.pid)
             load.fill(sock, request, answer, sends)
             used = cpu_seconds(broker.pid) - cpu

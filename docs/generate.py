@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,23 @@ from tidelog.settings_legacy import GONE, PER_TOPIC, RENAMED
 from tidelog.settings_table import GROUPS, INT_MAX, LONG_MAX, Setting, text_of
 
 HERE = Path(__file__).parent
+SEEN = HERE.parent / "tests" / "clients" / "seen.json"
+# What clients call themselves in ApiVersions, where people know them by another name.
+SOFTWARE = {
+    "apache-kafka-java": "Java",
+    "confluent-kafka-python": "confluent-kafka",
+    "kgo": "franz-go",
+}
+ALSO_RUN = (
+    "Kafka 4.1's command-line tools: topics, configs, log-dirs, delete-records, get-offsets, "
+    "producer-perf-test, verifiable-producer, console-producer, console-consumer (by partition), "
+    "cluster, broker-api-versions.",
+    "Kafka 4.1's dump-log on our directories, with all its checks: after rolls, retention, "
+    "restarts, clean stops and kill -9.",
+    "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
+    "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
+    "goes on appending.",
+)
 NOTICE = "<!-- Written by docs/generate.py; run ./dev docs after a change. -->\n"
 
 
@@ -91,7 +109,7 @@ def apis_page() -> str:
     lines += [
         "",
         "Produce is announced from version 0, as Kafka 4 does: librdkafka before 2.11 takes a "
-        "higher minimum for \"no compression\". Versions 0 to 2 carry message formats from "
+        'higher minimum for "no compression". Versions 0 to 2 carry message formats from '
         "before Kafka 0.11 and are answered `UNSUPPORTED_VERSION`.",
         "",
         "Not there yet: consumer groups and offsets (8, 9, 11-16, 42, 47, 68, 69), transactions "
@@ -101,8 +119,55 @@ def apis_page() -> str:
     return "\n".join(lines)
 
 
+def compatibility_page() -> str:
+    """Who was seen using what, from the last ``./dev test --clients --record``."""
+    seen: dict[str, dict[str, list[int]]] = json.loads(SEEN.read_text())
+    lines = [
+        NOTICE,
+        "# Compatibility",
+        "",
+        "Clients that the tests run against a broker, and the versions of each API that they "
+        "were seen using on the wire. Names and versions are the ones that clients give in "
+        "ApiVersions; those that give none go by their client id. A cell is empty if "
+        "no test of that client used the API; it may work all the same. "
+        "`./dev test --clients --record` writes this anew.",
+        "",
+        f"| API | served | {' | '.join(map(_client_name, seen))} |",
+        "|---" * (len(seen) + 2) + "|",
+    ]
+    for key, api in sorted(REGISTRY.items()):
+        used = [_span(apis.get(str(key), [])) for apis in seen.values()]
+        lines.append(f"| {api.name} ({key}) | {_span(list(api.versions))} | {' | '.join(used)} |")
+    beyond = sorted({int(key) for apis in seen.values() for key in apis} - REGISTRY.keys())
+    lines += [
+        "",
+        "## Also run against it",
+        "",
+        *(f"- {line}" for line in ALSO_RUN),
+        "",
+    ]
+    assert not beyond, f"APIs {beyond} were used but are not served"
+    return "\n".join(lines)
+
+
+def _client_name(client: str) -> str:
+    name, _, version = client.partition(" ")
+    return f"{SOFTWARE.get(name, name)} {version.replace('-rdkafka-', ', librdkafka ')}"
+
+
+def _span(versions: list[int]) -> str:
+    if not versions:
+        return ""
+    low, high = min(versions), max(versions)
+    return f"{low}–{high}" if low != high else f"{low}"  # noqa: RUF001
+
+
 def main() -> int:
-    pages = {"settings.md": settings_page(), "apis.md": apis_page()}
+    pages = {
+        "settings.md": settings_page(),
+        "apis.md": apis_page(),
+        "compatibility.md": compatibility_page(),
+    }
     stale = []
     for name, text in pages.items():
         path = HERE / name

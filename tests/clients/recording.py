@@ -10,7 +10,6 @@ end ``python tests/clients/recording.py`` makes ``seen.json`` of them, which
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
 import struct
@@ -18,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +72,30 @@ class RecordedBroker(LocalBroker):
         with _hanging_up(client, broker), client.makefile("rb") as file:
             while size := file.read(4):
                 frame = size + file.read(int.from_bytes(size, "big"))
-                _, key, version, _, id_size = _HEAD.unpack_from(frame)
-                if key == _API_VERSIONS and version in (3, 4):
-                    name = _software(frame, version, _HEAD.size + max(id_size, 0))
+                _, key, api_version, _, id_size = _HEAD.unpack_from(frame)
+                if key == _API_VERSIONS and api_version in (3, 4):
+                    name = _software(frame, api_version, _HEAD.size + max(id_size, 0))
                 elif name is None:
                     name = _by_client_id(frame[_HEAD.size : _HEAD.size + max(id_size, 0)].decode())
-                self._uses.add((name, key, version))
+                self._uses.add((name, key, api_version))
                 broker.sendall(frame)
 
 
-def _software(frame: bytes, version: int, position: int) -> str:
-    """What the client calls itself; with extras after a dash, it is a build of its own."""
+def _software(frame: bytes, api_version: int, position: int) -> str:
+    """What the client calls itself."""
     start = skip_tags(memoryview(frame), position)
-    message, _ = decoder(ApiVersionsRequest, version)(memoryview(frame), start)
+    message, _ = decoder(ApiVersionsRequest, api_version)(memoryview(frame), start)
     return f"{message.client_software_name} {message.client_software_version}"
 
 
 def _by_client_id(client_id: str) -> str:
-    """``aiokafka-0.14.0-producer-1`` is aiokafka 0.14.0; others say no version."""
-    found = re.match(r"([a-zA-Z]+)(?:-([0-9][0-9.]*))?", client_id)
-    return " ".join(filter(None, found.groups())) if found else "unknown"
+    """Clients that do not say what they are: the installed aiokafka and kafkajs."""
+    if client_id.startswith("aiokafka"):
+        return f"aiokafka {version('aiokafka')}"
+    if client_id == "kafkajs":
+        lock = json.loads((_HERE / "kafkajs" / "package-lock.json").read_text())
+        return f"kafkajs {lock['packages']['node_modules/kafkajs']['version']}"
+    return f"client id {client_id!r}"
 
 
 def _answers(client: socket.socket, broker: socket.socket) -> None:
@@ -115,8 +119,8 @@ def merge() -> None:
     """All parts into one file: {client: {key: [versions]}}."""
     clients: dict[str, dict[str, list[int]]] = {}
     uses = {tuple(use) for part in _PARTS.glob("*.json") for use in json.loads(part.read_text())}
-    for client, key, version in sorted(uses):
-        clients.setdefault(client, {}).setdefault(str(key), []).append(version)
+    for client, key, api_version in sorted(uses):
+        clients.setdefault(client, {}).setdefault(str(key), []).append(api_version)
     lines = [f"  {json.dumps(name)}: {json.dumps(apis)}" for name, apis in clients.items()]
     SEEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     shutil.rmtree(_PARTS)

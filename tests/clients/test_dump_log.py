@@ -21,7 +21,9 @@ SEGMENTS = {
     "log.retention.check.interval.ms": 100,
     "log.segment.delete.delay.ms": 0,
 }
-COMPLAINTS = re.compile(r"isvalid: false|mismatch|exception|error|non-consecutive|out of order", re.I)
+COMPLAINTS = re.compile(
+    r"isvalid: false|mismatch|exception|error|non-consecutive|out of order", re.I
+)
 
 
 def write(broker, count, idempotent=True):

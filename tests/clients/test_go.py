@@ -28,7 +28,6 @@ def program():
 @pytest.fixture(scope="module", params=["franz", "sarama"])
 def client(request):
     with Driver([program(), request.param]) as driver:
-        driver.name = request.param
         yield driver
 
 
@@ -46,15 +45,7 @@ def test_codec(client, broker, topic, codec):
 
 def test_nulls_empties_and_headers(client, broker, topic):
     client.produce(broker.bootstrap, topic, EDGES)
-    # sarama hands out an empty value for none; franz-go does so for headers.
-    assert loose(client.consume(broker.bootstrap, topic, len(EDGES))) == loose(EDGES)
-
-
-def loose(rows):
-    return [
-        (r.key or b"", r.value or b"", tuple((n, v or b"") for n, v in r.headers), r.timestamp)
-        for r in rows
-    ]
+    assert client.consume(broker.bootstrap, topic, len(EDGES)) == EDGES
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -75,7 +66,7 @@ def test_big_message_and_too_large(client, admin, broker, topic):
     rows = [Row(b"k", b"x" * 5_000_000)]
     client.produce(broker.bootstrap, topic, rows)
     assert client.consume(broker.bootstrap, topic, 1) == rows
-    with pytest.raises(DriverError, match="(?i)too.large|larger than the max"):
+    with pytest.raises(DriverError, match=r"(?i)too.large|larger than the max"):
         client.produce(broker.bootstrap, topic, [Row(None, b"x" * 7_000_000)])
 
 
@@ -101,7 +92,7 @@ def test_several_partitions(client, admin, broker, topic):
 
 def test_admin(client, admin, broker, topic):
     admin("create_topic", topic=topic, partitions=2, configs={"retention.ms": "1000"})
-    with pytest.raises(DriverError, match="(?i)exists"):
+    with pytest.raises(DriverError, match=r"(?i)exists"):
         admin("create_topic", topic=topic)
     admin("create_partitions", topic=topic, partitions=4)
     assert admin("describe_topic", topic=topic)["partitions"] == 4
@@ -116,5 +107,5 @@ def test_admin(client, admin, broker, topic):
     size = (broker.data / f"{topic}-0" / f"{0:020}.log").stat().st_size
     assert admin("describe_log_dirs", topic=topic) == size
     admin("delete_topic", topic=topic)
-    with pytest.raises(DriverError, match="(?i)topic"):
+    with pytest.raises(DriverError, match=r"(?i)topic"):
         admin("describe_topic", topic=topic)

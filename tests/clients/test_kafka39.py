@@ -115,18 +115,20 @@ def written(tmp_path_factory):
     """What Kafka 3.9 leaves behind after a clean stop, and after kill -9."""
     folder = tmp_path_factory.mktemp("kafka39")
     data, result = folder / "data", {}
-    with ZooKeeper(folder / "zookeeper") as keeper:
-        with Kafka39(folder / "kafka", data, keeper) as kafka:
-            create(kafka.bootstrap)
-            for how, end in (("stopped", kafka.stop), ("killed", kafka.kill)):
-                produce(kafka.bootstrap, how)
-                transact(kafka.bootstrap)
-                rows = read(kafka.bootstrap)
-                end()
-                shutil.copytree(data, folder / how)
-                result[how] = Written(folder / how, rows)
-                if how == "stopped":
-                    kafka.start()
+    with (
+        ZooKeeper(folder / "zookeeper") as keeper,
+        Kafka39(folder / "kafka", data, keeper) as kafka,
+    ):
+        create(kafka.bootstrap)
+        for how, end in (("stopped", kafka.stop), ("killed", kafka.kill)):
+            produce(kafka.bootstrap, how)
+            transact(kafka.bootstrap)
+            rows = read(kafka.bootstrap)
+            end()
+            shutil.copytree(data, folder / how)
+            result[how] = Written(folder / how, rows)
+            if how == "stopped":
+                kafka.start()
     return result
 
 

@@ -30,7 +30,9 @@ def test_topics(run, topic):
     assert topic in run(topics, "--list").split()
     run(topics, "--alter", "--topic", topic, "--partitions", "3")
     head, *rows = run(topics, "--describe", "--topic", topic).strip().splitlines()
-    assert re.search(r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: segment.bytes=2000000", head)
+    assert re.search(
+        r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: segment.bytes=2000000", head
+    )
     assert [row.split("\t")[2:6] for row in rows] == [
         [f"Partition: {partition}", "Leader: 0", "Replicas: 0", "Isr: 0"] for partition in range(3)
     ]
@@ -55,7 +57,9 @@ def test_configs(run, topic):
     every = ("--entity-type", "brokers", "--entity-default")
     run(configs, "--alter", *every, "--add-config", "log.retention.ms=7000000")
     try:
-        found = run(configs, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all")
+        found = run(
+            configs, "--describe", "--entity-type", "brokers", "--entity-name", "0", "--all"
+        )
         assert "log.retention.ms=7000000" in found
     finally:
         run(configs, "--alter", *every, "--delete-config", "log.retention.ms")

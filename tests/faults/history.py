@@ -14,6 +14,8 @@ against what was promised:
 import threading
 from collections import defaultdict
 
+MAX_AHEAD = 300  # records; a log is to hold a bit of everybody
+
 
 def value_of(writer, number, size=0):
     return b"%s:%d:" % (writer.encode(), number) + b"." * size
@@ -69,6 +71,11 @@ class History:
         """One past the last acknowledged offset."""
         with self._lock:
             return max(self.acknowledged[partition], default=-1) + 1
+
+    def is_ahead(self, writer):
+        """Is this writer far ahead of the slowest?"""
+        with self._lock:
+            return self.counts[writer] > min(self.counts.values(), default=0) + MAX_AHEAD
 
     def total(self):
         with self._lock:

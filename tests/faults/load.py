@@ -62,7 +62,7 @@ class RawWriter(Worker):
         self._history, self._port = history, port
         self._topic, self._partition = topic, partition
         self._idempotent, self._size = idempotent, size
-        self._next = 0
+        self._next = history.counts[name] = 0
         self._waiting = deque()  # (sequence, values) without an answer
         self._producer = None
         self.retriable = 0  # errors that the broker answered
@@ -79,6 +79,8 @@ class RawWriter(Worker):
             for sequence, values in self._waiting:
                 self._send(client, sequence, values)
             while not self._over.is_set() or self._waiting:
+                if self._history.is_ahead(self.name):
+                    self._over.wait(0.002)
                 while len(self._waiting) < IN_FLIGHT and not self._over.is_set():
                     values = [
                         value_of(self.name, self._next + i, self._size) for i in range(RECORDS)
@@ -117,7 +119,7 @@ class LibrdkafkaWriter(Worker):
     def __init__(self, history, port, topic, partition, name, size=100):
         super().__init__(name)
         self._history, self._topic, self._partition, self._size = history, topic, partition, size
-        self._next = 0
+        self._next = history.counts[name] = 0
         history.idempotent.add(name)
         self._producer = Producer(
             {
@@ -134,6 +136,8 @@ class LibrdkafkaWriter(Worker):
         )
 
     def work(self):
+        if self._history.is_ahead(self.name):
+            self._producer.poll(0.002)
         try:
             value = value_of(self.name, self._next, self._size)
             self._producer.produce(

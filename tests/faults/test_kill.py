@@ -1,10 +1,8 @@
 """kill -9 in the middle of full load, again and again; ``./dev soak`` does it for longer."""
 
-import os
-import random
-
 import pytest
-from faults.load import Load
+from faults.episodes import kills
+from faults.seeds import seeded
 from raw_client import RawClient, batch_of
 
 from tidelog.testing import LocalBroker
@@ -13,25 +11,7 @@ KILLS = 12
 
 
 def test_kill_9_under_load_loses_nothing(tmp_path):
-    seed = int(os.environ.get("FAULT_SEED") or int.from_bytes(os.urandom(4), "big"))
-    print(f"FAULT_SEED={seed}")
-    rng = random.Random(seed)
-    with LocalBroker(data=tmp_path / "data") as broker:
-        with RawClient(broker.port) as client:
-            # Small segments: some kills meet a roll.
-            client.create_topic("t", partitions=2, segment_bytes=200_000)
-        load = Load(broker, "t")
-        with load:
-            for _ in range(KILLS):
-                load.wait_for_progress(rng.randrange(1, 60))
-                broker.kill()
-                broker.start()
-            load.wait_for_progress(1)
-        load.check()
-        print(load.history.total(), "records acknowledged")
-        broker.restart()
-        load.check()
-        assert "Traceback" not in broker.log
+    assert kills(tmp_path / "data", seeded(), KILLS, told=print) > 0
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

@@ -108,6 +108,10 @@ class Partition:
                 f"the batch has {len(target)} bytes, segment.bytes of {self.topic} "
                 f"is {config.segment_bytes}",
             )
+        if writer.flush_failed and (self._flushed or config.flush_messages != LONG_MAX):
+            # It is tried again by the clock.  Until then nothing can be promised.
+            message = "the broker cannot flush; it tries again in a second"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         try:
             appended = writer.append(target, header, self.leader_epoch, now_ms)
             # A duplicate too: the flush of the first one may have failed.

@@ -24,6 +24,8 @@ from tidelog.log.manager import LogManager
 from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
 
+_RETRY_FLUSH_MS = 1000
+
 log = logging.getLogger(__name__)
 
 
@@ -142,7 +144,11 @@ class Replicas:
 
     def flush_now(self, partition: Partition) -> None:
         """Flush before the producer is answered (flush.messages is reached)."""
-        partition.log.flush()
+        try:
+            partition.log.flush()
+        except OSError:
+            self.flush_later(partition, _RETRY_FLUSH_MS)
+            raise
         partition.flushed()
 
     def flush_later(self, partition: Partition, delay_ms: int) -> None:
@@ -182,7 +188,7 @@ class Replicas:
 
     def _flush_failed(self, partition: Partition, error: OSError) -> None:
         self.storage_failed(partition.log.directory, error)
-        self.flush_later(partition, 1000)
+        self.flush_later(partition, _RETRY_FLUSH_MS)
 
     # -- retention and checkpoints ----------------------------------------------
 

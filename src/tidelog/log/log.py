@@ -64,6 +64,8 @@ class Log:
         self.epochs = LeaderEpochs()
         self.first_unflushed_ms: int | None = None
         self.flush_wanted = False
+        self.flush_failed = False  # since the last one that went well
+        self._written_again = False
         self._recent: dict[int, tuple[int, int]] = {}
         self._unsynced_names = True  # the directory itself may be new
         self._set_segments(segments)
@@ -169,6 +171,9 @@ class Log:
         once the recovery point has passed them.
         """
         self.flush_wanted = False
+        self._written_again = self.flush_failed
+        if self.flush_failed:
+            self._write_again()
         files: list[LogFile | str] = []
         for segment, end in zip(self.segments, [*self._bases[1:], None], strict=True):
             if end is None or end > self.recovery_point:
@@ -181,11 +186,15 @@ class Log:
 
     def sync(self, files: list[LogFile | str]) -> None:
         """The slow part of a flush; safe in another thread."""
-        for file in files:
-            if isinstance(file, LogFile):
-                os.fdatasync(file.fd)
-            else:
-                sync_file(file)
+        try:
+            for file in files:
+                if isinstance(file, LogFile):
+                    os.fdatasync(file.fd)
+                else:
+                    sync_file(file)
+        except OSError:
+            self.flush_failed = True
+            raise
         if self._unsynced_names:
             self._unsynced_names = False  # first: a roll may want it again meanwhile
             try:
@@ -198,6 +207,19 @@ class Log:
     def end_flush(self, offset: int) -> None:
         """Everything before ``offset`` is on disk."""
         self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
+        if self._written_again:
+            self.flush_failed = False
+
+    def _write_again(self) -> None:
+        """Make the pages dirty again that are not on disk for certain.
+
+        A kernel whose flush failed may count them as written; the next flush then says that
+        all is well, and it is not.
+        """
+        for segment, end in zip(self.segments, [*self._bases[1:], None], strict=True):
+            if end is None or end > self.recovery_point:
+                found = segment.locate(self.recovery_point)
+                segment.write_again(found[0] if found else 0)
 
     def flush(self) -> None:
         """All of it, now."""
