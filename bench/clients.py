@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Section:
         section.rows.append(_contest(bench, brokers, shown, size, count, works))
     if bench.kafka:
         for name, settings in (("defaults", {}), ("tuned", TUNED)):
-            count = 50_000 if bench.quick else 500_000
+            count = 50_000 if bench.quick else 300_000
             works = {
                 who: partial(java.produce, broker.bootstrap, "clients", 1024, count, settings)
                 for who, broker in brokers.items()

@@ -19,6 +19,8 @@ DATA_MB = (200, 400, 800, 1200, 1600, 2000)  # a tenth of it in a quick run
 PARTITIONS = (50, 100, 200, 350, 500)
 _BATCH = 16 << 10
 _READS = 100
+_TOGETHER = 50
+_BATCHES = 8000  # written at each number of partitions
 
 Points = dict[float, list[float]]
 
@@ -101,17 +103,21 @@ def _read_cost(broker: Broker, sock: socket.socket, count: int) -> float:
 
 
 def _over_partitions(broker: Broker, wide: Points) -> None:
-    """Topics of more and more partitions, a batch for each in every request."""
+    """Topics of more and more partitions, all written in turn, fifty in a request."""
     batch, count = batch_of(_BATCH)
     with connect(broker.port) as sock:
         for partitions in PARTITIONS:
             topic = f"growth-{partitions}"
             make_topic(sock, topic, partitions)
-            request = produce_request(batch, topic, partitions=partitions)
-            answer = produce_once(sock, request)
-            sends = max(2, 8000 // partitions)
+            requests = [
+                produce_request(batch, topic, partitions=_TOGETHER, first=first)
+                for first in range(0, partitions, _TOGETHER)
+            ]
+            answers = [produce_once(sock, request) for request in requests]
+            turns = max(2, _BATCHES // partitions)
             cpu = cpu_seconds(broker.pid)
-            load.fill(sock, request, answer, sends)
+            for _ in range(turns):
+                for request, answer in zip(requests, answers, strict=True):
+                    load.fill(sock, request, answer, 1)
             used = cpu_seconds(broker.pid) - cpu
-            cost = used / (sends * partitions * count) * 1e9
-            wide.setdefault(partitions, []).append(cost)
+            wide.setdefault(partitions, []).append(used / (turns * partitions * count) * 1e9)

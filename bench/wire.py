@@ -80,10 +80,11 @@ def exact_batch(size: int) -> bytes:
 
 
 def produce_request(
-    batch: bytes, topic: str = TOPIC, acks: int = 1, *, partitions: int = 1
+    batch: bytes, topic: str = TOPIC, acks: int = 1, *, partitions: int = 1, first: int = 0
 ) -> bytes:
     """A whole Produce frame with one batch, or the same for each of several partitions."""
-    data = [PartitionProduceData(index=i, records=batch) for i in range(partitions)]
+    rows = range(first, first + partitions)
+    data = [PartitionProduceData(index=i, records=batch) for i in rows]
     return _produce_frame([TopicProduceData(name=topic, partition_data=data)], acks)
 
 

@@ -145,15 +145,16 @@ class LogModel:
         if offset >= visible:
             assert found is None
             return
+        wanted = [b for b in self.batches if b.last_offset >= offset and b.last_offset < visible]
+        first = len(wanted[0].data)
+        if not whole and max_bytes < first:  # part of the first batch is of no use
+            assert found is None
+            return
         assert found is not None
         data = found.read()
         assert len(data) == len(found)
-        wanted = [b for b in self.batches if b.last_offset >= offset and b.last_offset < visible]
-        first = len(wanted[0].data)
         assert b"".join(b.data for b in wanted).startswith(data)
-        assert len(data) <= max(max_bytes, first if whole else 0)
-        if whole:
-            assert len(data) >= first
+        assert first <= len(data) <= max(max_bytes, first)
         if len(data) < max_bytes:  # less than asked for only at the end of a file
             ends = {segment.base_offset for segment in self.log.segments} | {visible}
             last = max(b.last_offset for b in wanted[: self._count(wanted, data)])

@@ -51,6 +51,11 @@ def test_only_the_first_partition_may_break_the_limit(client):
     first, second = client.fetch(("pair", 0, 0), ("pair", 1, 0), max_bytes=100)
     assert len(first.records) > 2000
     assert len(second.records) == 0
+    # Part of a batch is no use to a client, and the Java consumer takes it for a fault.
+    first, second = client.fetch(("pair", 0, 0), ("pair", 1, 0), max_bytes=3000)
+    assert (len(first.records) > 2000, len(second.records)) == (True, 0)
+    first, second = client.fetch(("pair", 0, 0), ("pair", 1, 0, 500))
+    assert (len(first.records) > 2000, len(second.records)) == (True, 0)
 
 
 def test_offsets_out_of_range(client, topic):

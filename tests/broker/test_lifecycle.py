@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from raw_client import RawClient, batch_of
+from waiting import until
 
 from tidelog.testing import LocalBroker
 
@@ -106,6 +107,47 @@ def test_a_lost_journal_does_not_lose_topics(data):
         with RawClient(broker.port) as client:
             assert client.read_values("kept", partition=2) == [b"a"]
             assert client.fetch((topic_id, 2, 0), version=13)[0].error_code == 0
+
+
+def test_topics_that_are_taken_in_keep_their_records(data):
+    """Nobody knows the settings that they had, so nothing old may be deleted."""
+    with LocalBroker(data=data) as broker:
+        with RawClient(broker.port) as client:
+            client.create_topic("old", retention_ms=-1)
+            client.produce("old", batch_of(b"from 1970", timestamp=1000))
+        broker.stop()
+        (data / "tidelog-keeper.journal").unlink()
+        again = LocalBroker({"log.retention.check.interval.ms": 10}, data=data)
+        with again, RawClient(again.port) as client:
+            client.create_topic("marker", segment_bytes=1000, retention_bytes=1000)
+            for _ in range(10):
+                client.produce("marker", batch_of(bytes(900)))
+            until(lambda: client.list_offset("marker", -2).offset, "retention to have run")
+            assert client.read_values("old") == [b"from 1970"]
+
+
+def test_the_journal_is_found_in_whichever_directory_it_is(data, tmp_path):
+    with LocalBroker(data=data) as broker, RawClient(broker.port) as client:
+        client.create_topic("t")
+        client.produce("t", batch_of(b"a"))
+    both = f"{tmp_path / 'new-disk'},{data}"
+    with LocalBroker({"log.dirs": both}, data=tmp_path / "unused") as broker:
+        assert "taken in" not in broker.log
+        with RawClient(broker.port) as client:
+            assert client.read_values("t") == [b"a"]
+
+
+def test_an_older_topic_of_the_same_name_is_set_aside(data):
+    with LocalBroker(data=data) as broker:
+        with RawClient(broker.port) as client:
+            client.create_topic("t")
+            client.produce("t", batch_of(b"of the new topic"))
+        broker.stop()
+        (data / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: " + "A" * 22)
+        broker.start()
+        with RawClient(broker.port) as client:
+            assert client.read_values("t") == []
+        assert [p.name for p in data.iterdir() if p.name.endswith("-stray")]
 
 
 def test_a_log_of_no_known_topic_is_set_aside_not_deleted(data):

@@ -8,12 +8,14 @@ from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import CODEC_MASK, LOG_APPEND_TIME, read_header
 from tidelog.wire.compression import Codec
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tidelog.wire.messages.produce import ProduceResponse
 from tidelog.wire.records import decode_batch
 
 
@@ -114,6 +116,28 @@ def test_visible_only_when_flushed(broker, client):
         client.produce("durable", batch_of(b"e"), acks=1)
         waiting.read_frame()
     assert set(client.read_values("durable")) == {b"a", b"b", b"c", b"d", b"e"}
+
+
+def test_a_timeout_names_the_right_partition_also_by_topic_id(client):
+    slow = client.create_topic("slow", visibility="flushed", flush_ms=3_600_000)
+    quick = client.create_topic("quick")
+    request = client.produce_request(slow, batch_of(b"a"), timeout_ms=50)
+    request.topic_data += client.produce_request(quick, batch_of(b"b")).topic_data
+    answer = client.call(request, ProduceResponse, 13)
+    codes = {t.topic_id: t.partition_responses[0].error_code for t in answer.responses}
+    assert codes == {slow: ErrorCode.REQUEST_TIMED_OUT, quick: 0}
+
+
+def test_deleting_a_topic_ends_the_wait_for_its_acks(broker, client):
+    client.create_topic("doomed", visibility="flushed", flush_ms=3_600_000)
+    with RawClient(broker.port) as waiting:
+        waiting.send(waiting.produce_request("doomed", batch_of(b"a"), timeout_ms=60_000), 9)
+        until(lambda: client.produce("doomed", batch_of(b"b"), acks=1).base_offset >= 1)
+        request = DeleteTopicsRequest(topic_names=["doomed"], timeout_ms=1000)
+        client.call(request, DeleteTopicsResponse, 5)
+        _, answer = waiting.receive(ProduceResponse, 9)
+    code = answer.responses[0].partition_responses[0].error_code
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_flushed_by_the_clock(client):

@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.testing import LocalBroker
-from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import skip_tags
-from tidelog.wire.messages.api_versions import ApiVersionsRequest
 
 _HERE = Path(__file__).parent
 _PARTS = _HERE.parents[1] / ".cache" / "seen"
@@ -73,19 +71,23 @@ class RecordedBroker(LocalBroker):
             while size := file.read(4):
                 frame = size + file.read(int.from_bytes(size, "big"))
                 _, key, api_version, _, id_size = _HEAD.unpack_from(frame)
-                if key == _API_VERSIONS and api_version in (3, 4):
-                    name = _software(frame, api_version, _HEAD.size + max(id_size, 0))
+                if key == _API_VERSIONS and api_version >= 3:
+                    name = _software(frame, _HEAD.size + max(id_size, 0))
                 elif name is None:
                     name = _by_client_id(frame[_HEAD.size : _HEAD.size + max(id_size, 0)].decode())
                 self._uses.add((name, key, api_version))
                 broker.sendall(frame)
 
 
-def _software(frame: bytes, api_version: int, position: int) -> str:
-    """What the client calls itself."""
-    start = skip_tags(memoryview(frame), position)
-    message, _ = decoder(ApiVersionsRequest, api_version)(memoryview(frame), start)
-    return f"{message.client_software_name} {message.client_software_version}"
+def _software(frame: bytes, position: int) -> str:
+    """What the client calls itself: two short compact strings, whatever follows them."""
+    position = skip_tags(memoryview(frame), position)
+    parts = []
+    for _ in range(2):
+        end = position + frame[position]
+        parts.append(frame[position + 1 : end].decode())
+        position = end
+    return f"{parts[0]} {parts[1].removeprefix('v')}"
 
 
 def _by_client_id(client_id: str) -> str:

@@ -77,6 +77,6 @@ def test_admin(client, broker, topic):
     with pytest.raises(DriverError, match=r"(?i)exists"):
         client("create_topic", broker.bootstrap, topic=topic)
     found = client("metadata", broker.bootstrap)
-    assert (found["broker"], found["topics"][topic]) == (0, 2)
+    assert (found["brokers"], found["topics"][topic]) == ([0], 2)
     client("delete_topic", broker.bootstrap, topic=topic)
     assert topic not in client("metadata", broker.bootstrap)["topics"]

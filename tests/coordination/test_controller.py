@@ -79,9 +79,12 @@ def test_first_start_and_later_ones(cluster: Cluster) -> None:
     for path in paths.PERSISTENT:
         assert run(cluster.keeper.exists(path)) is not None
     cluster.restart()
+    assert cluster.controller.first_start, "a start that was interrupted does not count"
+    run(cluster.controller.settled())
+    cluster.restart()
     assert not cluster.controller.first_start
     assert cluster.cluster_id == first
-    assert run(cluster.keeper.get(paths.CONTROLLER_EPOCH))[0] == b"2"
+    assert run(cluster.keeper.get(paths.CONTROLLER_EPOCH))[0] == b"3"
     assert cluster.controller.metadata.controller_id == 3
 
 
@@ -180,7 +183,7 @@ def test_deletion(cluster: Cluster) -> None:
     assert cluster.topics == {"tt": 1}
     assert cluster.published[-1].topic_by_id(topic.topic_id) is None
     assert run(cluster.keeper.exists(paths.topic_config("t"))) is None
-    assert run(cluster.controller.take_deleted_topics()) == set()
+    assert run(cluster.controller.deleted_topics()) == set()
     missing = cluster.refused(cluster.controller.delete_topic("t"))
     assert missing.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     again = cluster.create("t", 1)
@@ -201,8 +204,9 @@ def test_a_deletion_that_a_crash_interrupted(cluster: Cluster) -> None:
         run(cluster.controller.delete_topic("t"))
     cluster.restart()
     assert cluster.topics == {}
-    assert run(cluster.controller.take_deleted_topics()) == {"t"}
-    assert run(cluster.controller.take_deleted_topics()) == set()
+    assert run(cluster.controller.deleted_topics()) == {"t"}
+    run(cluster.controller.settled())
+    assert run(cluster.controller.deleted_topics()) == set()
 
 
 def test_more_partitions(cluster: Cluster) -> None:

@@ -60,7 +60,7 @@ class Mutator:
 
     def frame(self):
         key, version, make = self.random.choice(self._samples)
-        if self.random.random() < 0.6:
+        if self.random.random() < 0.75:
             message = make(version)
             how = self.change(message)
             try:

@@ -108,7 +108,7 @@ def test_a_read_may_cut_the_last_batch_but_not_the_first(tmp_path: Path) -> None
         append(log, sized_batch(100))
     for max_bytes, whole, size in (
         (1, True, 100),
-        (1, False, 1),
+        (100, False, 100),
         (150, False, 150),
         (150, True, 150),
         (1000, True, 300),
@@ -117,7 +117,8 @@ def test_a_read_may_cut_the_last_batch_but_not_the_first(tmp_path: Path) -> None
         found = log.read(0, max_bytes, 3, at_least_one=whole)
         assert found is not None
         assert len(found) == len(found.read()) == size
-    assert log.read(0, 0, 3, at_least_one=False) is None
+    for too_little in (0, 1, 99):  # part of the first batch is of no use
+        assert log.read(0, too_little, 3, at_least_one=False) is None
     assert log.read(0, -5, 3, at_least_one=False) is None
     assert log.read(3, 100, 3, at_least_one=True) is None
 

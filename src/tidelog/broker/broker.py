@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import resource
+import shutil
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any
@@ -30,7 +31,7 @@ from tidelog.coordination.metadata import (
     TopicInfo,
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
-from tidelog.errors import ApiError
+from tidelog.errors import ApiError, SettingError
 from tidelog.log.manager import LogManager, Opened
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
 from tidelog.wire.uuids import random_uuid
@@ -43,6 +44,7 @@ KEEPER_JOURNAL = "tidelog-keeper.journal"
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of answers that are kept, with their requests
 _ANSWER_OVERHEAD = 500
 # Topic settings are not on disk; without this one, retention would drop committed offsets.
+_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_CONFIG = {"cleanup.policy": "compact"}
 
 
@@ -107,8 +109,7 @@ class Broker:
         )
 
     async def _open(self) -> None:
-        journal = os.path.join(self.manager.directories[0], KEEPER_JOURNAL)
-        self.keeper = EmbeddedKeeper.open(journal)
+        self.keeper = EmbeddedKeeper.open(self._find_journal())
         self.controller = Controller(self.keeper, self.settings, self.clock, self._publish)
         cluster_id = await self.controller.find_cluster_id(self.manager.cluster_id())
         self.manager.identify(self.broker_id, cluster_id)
@@ -119,6 +120,17 @@ class Broker:
         await self._settle_unknown_logs(found)
         await self._catch_up()
         self._publish(self.controller.metadata)
+
+    def _find_journal(self) -> str:
+        """The keeper's journal, whichever data directory it is in; a new one in the first."""
+        paths = [os.path.join(path, KEEPER_JOURNAL) for path in self.manager.directories]
+        found = [path for path in paths if os.path.exists(path)]
+        if len(found) > 1:
+            raise SettingError(
+                f"log.dirs: {found[0]} and {found[1]} are both journals of a keeper; "
+                "these directories belong to different brokers"
+            )
+        return found[0] if found else paths[0]
 
     def _own_info(self) -> BrokerInfo:
         advertised = self.settings["advertised.listeners"]
@@ -135,33 +147,43 @@ class Broker:
         aside, never deleted.
         """
         unknown: dict[str, list[int]] = {}
-        for topic, index in found:
+        for (topic, index), opened in found.items():
             known = self.metadata.topics.get(topic)
-            if known is None or index >= len(known.partitions):
+            if (
+                known is None
+                or index >= len(known.partitions)
+                or opened.topic_id not in (None, known.topic_id)  # an older topic of the same name
+            ):
                 unknown.setdefault(topic, []).append(index)
-        doomed = await self.controller.take_deleted_topics()
+        doomed = await self.controller.deleted_topics()
         for topic, indexes in unknown.items():
-            if self.controller.first_start and topic not in doomed:
+            known = self.metadata.topics.get(topic)
+            if self.controller.first_start and topic not in doomed and known is None:
                 topic_id = found[topic, indexes[0]].topic_id or random_uuid()
                 try:
                     await self.controller.create_topic(
                         topic,
                         max(indexes) + 1,
                         1,
-                        config=_INTERNAL_CONFIG if topic in INTERNAL_TOPICS else None,
+                        config=_INTERNAL_CONFIG if topic in INTERNAL_TOPICS else _KEEP_ALL,
                         topic_id=topic_id,
                     )
-                    log.info("%s: taken in, %d partitions", topic, max(indexes) + 1)
+                    log.warning(
+                        "%s: taken in, %d partitions; its settings are not known, so it keeps "
+                        "everything until retention.ms and retention.bytes are set",
+                        topic,
+                        max(indexes) + 1,
+                    )
                     continue
                 except ApiError as error:
                     log.warning("%s cannot be taken in: %s", topic, error.message)
             for index in indexes:
-                log_ = self.manager.logs[topic, index]
-                directory = log_.directory
-                path = self.manager.delete(topic, index)
-                if topic not in doomed and path:
-                    os.rename(path, path.removesuffix("-delete") + "-stray")
-                    log.warning("%s is of no known topic; set aside as -stray", directory)
+                if topic in doomed and known is None:
+                    path = self.manager.delete(topic, index)
+                    shutil.rmtree(path or "", ignore_errors=True)
+                else:
+                    self.manager.set_aside(topic, index)
+        await self.controller.settled()
 
     async def _catch_up(self) -> None:
         """Another broker (Kafka, or one whose journal is lost) may have written these logs."""

@@ -153,6 +153,8 @@ class Connection:
                     return
                 if len(self._out) >= _GATHER or self._heaped > _MAX_HEAPED:
                     self._send()  # answers may be large: do not heap them up
+                    if self.closed:
+                        return
         except ProtocolError as error:
             self.server.refuse(self, error.message)
             return
@@ -222,8 +224,9 @@ class Connection:
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         """Answer the request that is being served."""
-        if len(chunks[0]) > _LARGE_ANSWER:
-            self._heaped += len(chunks[0])
+        for chunk in chunks:
+            if type(chunk) is not FileRange and len(chunk) > _LARGE_ANSWER:
+                self._heaped += len(chunk)
         if self._pending:
             placed = Pending(self, blocking=False)
             placed.chunks = chunks
@@ -237,6 +240,9 @@ class Connection:
 
     def park(self, pending: Pending) -> None:
         """The answer of the request that is being served comes later."""
+        if self.closed:
+            pending.cancel()
+            return
         self._pending.append(pending)
         if pending.blocking or len(self._pending) >= MAX_PENDING:
             self._blocked = True
@@ -271,7 +277,11 @@ class Connection:
         """
         out, budget = self._out, _BYTES_PER_EVENT
         try:
-            if len(out) > 1 and all(type(chunk) is not FileRange for chunk in out):
+            if (
+                len(out) > 1
+                and self._heaped < _BYTES_PER_EVENT
+                and all(type(chunk) is not FileRange for chunk in out)
+            ):
                 # Answers to pipelined requests: small, and one system call for all.
                 joined = b"".join(out)  # type: ignore[arg-type]
                 out.clear()
@@ -312,12 +322,15 @@ class Connection:
             if len(views) == _GATHER or budget <= 0:
                 break
             if type(chunk) is FileRange:
+                size = chunk.length if chunk.length <= _SMALL else min(chunk.length, budget)
                 if chunk.length <= _SMALL:
                     views.append(chunk.read())
                 elif self.sendfile:
                     break
                 else:
-                    views.append(chunk.file.view(chunk.position, min(chunk.length, budget)))
+                    views.append(chunk.file.view(chunk.position, size))
+                if len(views[-1]) != size:
+                    raise OSError(5, "the segment ended before its records did")
             else:
                 views.append(chunk)  # type: ignore[arg-type]
             budget -= len(chunk)

@@ -50,7 +50,9 @@ class Replicas:
         self._broker_id = broker_id
         self._clock = clock
         self._complaints = Complaints(log, clock)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-disk")
+        # Flushes wait for nothing but flushes: removing a large log takes seconds.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
+        self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
         self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
 
     # -- following the metadata -------------------------------------------------
@@ -72,9 +74,10 @@ class Replicas:
                 config = config or self._config_of(topic)  # once per topic
                 existing = self.partitions.get(key)
                 if existing is None:
-                    self._open(topic, index)
+                    self._open(topic, index, config)
                     continue
                 existing.leader_epoch = info.leader_epoch
+                existing.in_sync = len(info.isr)
                 if existing.log.config != config:
                     existing.configure(config)
         for name, topic in before.topics.items():
@@ -84,10 +87,9 @@ class Replicas:
                 if (name, index) not in wanted:
                     self._drop((name, index))
 
-    def _open(self, topic: TopicInfo, index: int) -> Partition | None:
+    def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition | None:
         """Bring a partition up; without room on the disk it stays offline for now."""
         key = (topic.name, index)
-        config = self._config_of(topic)
         found = self.manager.logs.get(key)
         try:
             if found is None:
@@ -120,7 +122,7 @@ class Replicas:
         waiting = self._offline.get((name, index))
         if waiting is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        found = self._open(waiting, index)
+        found = self._open(waiting, index, self._config_of(waiting))
         if found is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         return found
@@ -135,9 +137,14 @@ class Replicas:
         timer = self._flushes.pop(partition, None)
         if timer:
             timer.cancel()
-        doomed = self.manager.delete(*key)
+        try:
+            doomed = self.manager.delete(*key)
+        except OSError as error:
+            # It stays on disk; who creates the topic again sets it aside.
+            self.storage_failed(partition.log.directory, error)
+            doomed = None
         if doomed:
-            self._thread.submit(shutil.rmtree, doomed, ignore_errors=True)
+            self._sweeper.submit(shutil.rmtree, doomed, ignore_errors=True)
         partition.wake()
 
     # -- flushing ---------------------------------------------------------------
@@ -201,10 +208,15 @@ class Replicas:
                     self.apply_retention(partition)
                 except OSError as error:
                     self.storage_failed(partition.log.directory, error)
+                except Exception:
+                    # One sick log must not stop retention for all the others.
+                    log.exception("%s: retention failed", partition.log.directory)
                 partition.log.producers.expire(self._clock.now_ms(), producer_expiration_ms)
                 await asyncio.sleep(0)  # others have their turn between two logs
 
     def apply_retention(self, partition: Partition) -> None:
+        if partition.deleted:
+            return  # its directory may belong to a new topic of the same name by now
         files, reason = partition.log.apply_retention(self._clock.now_ms())
         if not files:
             return
@@ -220,7 +232,7 @@ class Replicas:
 
     def _remove_files(self, files: list[str]) -> None:
         for path in files:
-            self._thread.submit(remove, path)
+            self._sweeper.submit(remove, path)
 
     async def keep_checkpoints(self, interval_ms: int) -> None:
         """Write the checkpoints down, again and again."""
@@ -254,4 +266,5 @@ class Replicas:
             if timer:
                 timer.cancel()
         self._thread.shutdown(wait=True)
+        self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
         self.manager.close()

@@ -39,7 +39,7 @@ class Controller:
         self._clock = clock
         self._publish = publish
         self._epoch = 0
-        self.first_start = False  # no broker has ever used this tree
+        self.first_start = False  # no broker has ever come to serve with this tree
         self.metadata = ClusterMetadata()
 
     # -- start ------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Controller:
 
     async def elect(self, broker: BrokerInfo, cluster_id: str) -> None:
         """Register this broker, become controller, and read the tree."""
-        self.first_start = await self._keeper.exists(paths.TOPICS) is None
+        self.first_start = await self._keeper.exists(paths.SETTLED) is None
         for path in paths.PERSISTENT:
             if await self._keeper.exists(path) is None:
                 await self._keeper.multi([Create(path)])
@@ -241,12 +241,18 @@ class Controller:
         self._change(self.metadata.without_topic(name))
         await self._keeper.multi([Delete(mark)])
 
-    async def take_deleted_topics(self) -> set[str]:
+    async def deleted_topics(self) -> set[str]:
         """Topics whose deletion a crash interrupted; the caller removes their logs."""
-        names = set(await self._keeper.children(paths.DELETED_TOPICS))
-        if names:
-            await self._keeper.multi([Delete(f"{paths.DELETED_TOPICS}/{n}") for n in names])
-        return names
+        return set(await self._keeper.children(paths.DELETED_TOPICS))
+
+    async def settled(self) -> None:
+        """The logs on disk match the registry: forget the marks, remember that it was so."""
+        marks = await self._keeper.children(paths.DELETED_TOPICS)
+        operations: list[Operation] = [Delete(f"{paths.DELETED_TOPICS}/{name}") for name in marks]
+        if self.first_start:
+            operations.append(Create(paths.SETTLED))
+        if operations:
+            await self._keeper.multi(operations)
 
     async def create_partitions(
         self,

@@ -14,6 +14,7 @@ CONFIG_TOPICS = "/config/topics"
 CONFIG_BROKERS = "/config/brokers"
 PRODUCER_IDS = "/latest_producer_id_block"
 DELETED_TOPICS = "/admin/delete_topics"
+SETTLED = "/tidelog/settled"  # ours: the logs on disk have been matched with the registry once
 
 DEFAULT_ENTITY = "<default>"  # settings for every broker
 

@@ -64,8 +64,8 @@ class _Index:
             self._data = bytearray(self.data)
 
     def release(self) -> None:
-        """Let go of the mapped file; the next use maps it again."""
-        if not isinstance(self._data, bytearray):
+        """Let go of the entries of a closed segment; the next use maps the file."""
+        if not isinstance(self._data, bytearray) or self._written == len(self._data):
             self._data = None
 
     def reset(self) -> None:

@@ -264,9 +264,12 @@ class Log:
             cut = segment.locate(end)
             limit = cut[0] if cut else segment.size
         length = min(max_bytes, limit - position)
-        if at_least_one and length < first_size:
+        if length < first_size:
+            # Part of a batch is of no use: clients take it for an error.
+            if not at_least_one:
+                return None
             length = first_size
-        return FileRange(segment.file, position, length) if length > 0 else None
+        return FileRange(segment.file, position, length)
 
     def batches(self, start: int, end: int | None = None) -> Iterator[bytes]:
         """Whole batches from ``start`` on, for tools and coordinators."""

@@ -180,9 +180,12 @@ class LogManager:
             # An older log of this name is in the checkpoints; its offsets are not ours.
             self.write_checkpoints()
         directory = os.path.join(parent, f"{topic}-{partition}")
+        if os.path.exists(directory):  # of a topic whose deletion did not work out
+            os.rename(directory, self._other_name(directory, "stray"))
         created = open_log(directory, config, self.clock.now_ms())
         text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
-        write_atomically(os.path.join(directory, _TOPIC_ID), text.encode())
+        # Not synced on its own: a lost id is taken from the registry.
+        write_atomically(os.path.join(directory, _TOPIC_ID), text.encode(), sync=False)
         self.logs[topic, partition] = created
         return created
 
@@ -191,11 +194,23 @@ class LogManager:
         doomed = self.logs.pop((topic, partition), None)
         if doomed is None:
             return None
-        suffix = f"-{partition}.{uuid.uuid4().hex}-delete"
-        name = topic[: 255 - len(suffix)] + suffix
-        path = os.path.join(os.path.dirname(doomed.directory), name)
+        path = self._other_name(doomed.directory, "delete")
         os.rename(doomed.directory, path)
         return path
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Rename a log that belongs to no topic; it is never deleted."""
+        stray = self.logs.pop((topic, partition))
+        path = self._other_name(stray.directory, "stray")
+        os.rename(stray.directory, path)
+        log.warning("%s is of no known topic; set aside as -stray", stray.directory)
+
+    def _other_name(self, directory: str, why: str) -> str:
+        """``topic-0.<unique>-delete``, cut so that it is a legal file name."""
+        parent, name = os.path.split(directory)
+        topic, partition = name.rsplit("-", 1)
+        suffix = f"-{partition}.{uuid.uuid4().hex}-{why}"
+        return os.path.join(parent, topic[: 255 - len(suffix)] + suffix)
 
     # -- checkpoints and closing ------------------------------------------------
 

@@ -52,6 +52,14 @@ def open_log(
             result.end_offset = end
     if not clean:
         segments, result.end_offset = _recover(directory, segments, config, recovery_point)
+        if result.end_offset < (log_start_offset or 0):
+            # What stands was deleted already; its offsets must not be given out again.
+            for segment in segments:
+                for path in segment.files:
+                    remove(path)
+            segments = [Segment(directory, log_start_offset or 0, create=True)]
+            segments[0].created_ms = now_ms
+            result.end_offset = segments[0].base_offset
         result._set_segments(segments)
     active = segments[-1]
     active.created_ms = active.created_ms or os.stat(active.path).st_mtime_ns // 1_000_000

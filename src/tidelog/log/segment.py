@@ -175,7 +175,10 @@ class Segment:
         return found is not None and self.header_at(found[0]).max_timestamp == timestamp
 
     def header_at(self, position: int) -> BatchHeader:
-        return BatchHeader(*HEADER.unpack(os.pread(self.file.fd, HEADER_SIZE, position)))
+        data = os.pread(self.file.fd, HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            raise OSError(5, "the segment is shorter than it was", self.path)
+        return BatchHeader(*HEADER.unpack(data))
 
     def newest_ms(self) -> int:
         """What retention by time goes by: the newest record, else the file's own time."""

@@ -18,7 +18,7 @@ the connection goes on with the next request.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import Frame, raw_api
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _ALL = -1
 _FIRST_MAGIC_2 = 3
-_FIRST_TOPIC_ID = 13
 
 Answers = list[tuple[TopicRef, list[Produced]]]
 
@@ -60,7 +59,7 @@ def produce(broker: Broker, frame: Frame) -> None:
         return
     now_ms = broker.clock.now_ms()
     answers: Answers = []
-    waiting: list[tuple[Partition, int]] = []
+    waiting: list[_Waiting] = []
     for topic, partitions in rows:
         results: list[Produced] = []
         for index, records in partitions:
@@ -80,7 +79,7 @@ def _append(
     acks: int,
     version: int,
     now_ms: int,
-    waiting: list[tuple[Partition, int]],
+    waiting: list[_Waiting],
 ) -> Produced:
     """Append to one partition; what must be waited for is added to ``waiting``."""
     try:
@@ -93,7 +92,7 @@ def _append(
     except ApiError as error:
         return Produced(index, error.code, message=error.message)
     if acks == _ALL and done.last_offset >= partition.log.high_watermark:
-        waiting.append((partition, done.last_offset))
+        waiting.append(_Waiting(topic, index, partition, done.last_offset))
     return Produced(index, 0, done.base_offset, done.append_time_ms, partition.log.log_start_offset)
 
 
@@ -109,61 +108,72 @@ def _answer(frame: Frame, acks: int, answers: Answers) -> None:
         frame.connection.close("a Produce with acks=0 failed")
 
 
+class _Waiting(NamedTuple):
+    """A batch that is written but not acknowledged yet."""
+
+    topic: TopicRef
+    number: int
+    partition: Partition
+    offset: int
+
+    def error(self) -> int:
+        """What to answer if it were now."""
+        if self.partition.deleted:
+            by_id = isinstance(self.topic, bytes)
+            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return 0 if self.partition.high_watermark > self.offset else ErrorCode.REQUEST_TIMED_OUT
+
+
 class _WaitForAcks(Pending):
     """Stage two: wait until every partition has passed its offset, or time is up."""
 
-    __slots__ = ("_answers", "_frame", "_timer", "_waiting")
+    __slots__ = ("_answers", "_correlation_id", "_scheduled", "_timer", "_version", "_waiting")
 
     def __init__(
-        self,
-        frame: Frame,
-        answers: Answers,
-        waiting: list[tuple[Partition, int]],
-        timeout_ms: int,
+        self, frame: Frame, answers: Answers, waiting: list[_Waiting], timeout_ms: int
     ) -> None:
         super().__init__(frame.connection, blocking=False)
-        self._frame = frame
+        # Not the frame itself: it would keep the connection's buffer alive.
+        self._version, self._correlation_id = frame.version, frame.correlation_id
         self._answers = answers
         self._waiting = waiting
+        self._scheduled = False
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
-        for partition, _ in waiting:
-            partition.watch(self._check)
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._finish)
+        for row in waiting:
+            row.partition.watch(self._wake)
+
+    def _wake(self) -> None:
+        # Not at once: we are in the middle of somebody else's append.
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._check)
 
     def _check(self) -> None:
-        if all(partition.high_watermark > offset for partition, offset in self._waiting):
+        self._scheduled = False
+        done = all(row.error() != ErrorCode.REQUEST_TIMED_OUT for row in self._waiting)
+        if done and self.chunks is None and not self.connection.closed:
             self._finish()
 
-    def _time_out(self) -> None:
-        late = {
-            (partition.topic, partition.index)
-            for partition, offset in self._waiting
-            if partition.high_watermark <= offset
-        }
-        names = self._frame.version < _FIRST_TOPIC_ID
-        self._answers = [
+    def _finish(self) -> None:
+        """Answer as things are: what has not passed by now has timed out."""
+        self.cancel()
+        errors = {(row.topic, row.number): row.error() for row in self._waiting}
+        answers = [
             (
                 topic,
                 [
-                    Produced(result.partition, ErrorCode.REQUEST_TIMED_OUT)
-                    if any(
-                        index == result.partition and (not names or name == topic)
-                        for name, index in late
-                    )
+                    Produced(result.partition, error)
+                    if (error := errors.get((topic, result.partition), 0))
                     else result
                     for result in results
                 ],
             )
             for topic, results in self._answers
         ]
-        self._finish()
-
-    def _finish(self) -> None:
-        self.cancel()
-        frame = self._frame
-        self.complete([encode_produce_response(frame.version, frame.correlation_id, self._answers)])
+        self.complete([encode_produce_response(self._version, self._correlation_id, answers)])
 
     def cancel(self) -> None:
         self._timer.cancel()
-        for partition, _ in self._waiting:
-            partition.unwatch(self._check)
+        for row in self._waiting:
+            row.partition.unwatch(self._wake)

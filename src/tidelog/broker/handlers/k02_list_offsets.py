@@ -23,6 +23,7 @@ from tidelog.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tidelog.wire.primitives import ProtocolError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -62,8 +63,14 @@ def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffse
         partition = broker.replicas.find(topic, index, broker.metadata)
         partition.check_epoch(row.current_leader_epoch)
         timestamp, offset = _find(partition, row.timestamp)
+    except ProtocolError:
+        code = ErrorCode.CORRUPT_MESSAGE  # a batch whose records cannot be read
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
     except ApiError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
+    except OSError:
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
     log = partition.log
     if offset < 0:
         epoch = -1

@@ -71,7 +71,10 @@ fn produce(call: &Value) -> Answer {
         let mut headers = OwnedHeaders::new();
         for header in row["headers"].as_array().unwrap() {
             let value = decode(&header[1]);
-            headers = headers.insert(Header { key: header[0].as_str().unwrap(), value: value.as_ref() });
+            headers = headers.insert(Header {
+                key: header[0].as_str().unwrap(),
+                value: value.as_ref(),
+            });
         }
         let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(text(call, "topic"))
             .partition(0)
@@ -83,12 +86,18 @@ fn produce(call: &Value) -> Answer {
     }
     producer.flush(PATIENCE)?;
     let rows = deliveries.0.lock().unwrap();
-    Ok(json!(rows.iter().cloned().collect::<Result<Vec<_>, _>>()?))
+    Ok(json!(rows
+        .iter()
+        .cloned()
+        .collect::<Result<Vec<_>, _>>()?))
 }
 
 fn consume(call: &Value) -> Answer {
     let mut config = config(call);
-    config.set("group.id", "unused").set("enable.auto.commit", "false").set("check.crcs", "true");
+    config
+        .set("group.id", "unused")
+        .set("enable.auto.commit", "false")
+        .set("check.crcs", "true");
     let consumer: BaseConsumer = config.create()?;
     let from = &call["from"][0];
     let (topic, partition) = (from[0].as_str().unwrap(), from[1].as_i64().unwrap() as i32);
@@ -103,10 +112,15 @@ fn consume(call: &Value) -> Answer {
     let end = Instant::now() + PATIENCE;
     let mut rows = vec![];
     while rows.len() < call["count"].as_u64().unwrap() as usize && Instant::now() < end {
-        let Some(message) = consumer.poll(Duration::from_millis(500)) else { continue };
+        let Some(message) = consumer.poll(Duration::from_millis(500)) else {
+            continue;
+        };
         let message = message?;
         let headers: Vec<Value> = message.headers().map_or(vec![], |headers| {
-            headers.iter().map(|header| json!([header.key, encode(header.value)])).collect()
+            headers
+                .iter()
+                .map(|header| json!([header.key, encode(header.value)]))
+                .collect()
         });
         rows.push(json!({
             "offset": message.offset(),
@@ -145,7 +159,8 @@ fn look(call: &Value) -> Answer {
     let topics: serde_json::Map<String, Value> = (found.topics().iter())
         .map(|topic| (topic.name().to_string(), json!(topic.partitions().len())))
         .collect();
-    Ok(json!({"broker": found.orig_broker_id(), "topics": topics}))
+    let brokers: Vec<i32> = found.brokers().iter().map(|broker| broker.id()).collect();
+    Ok(json!({"brokers": brokers, "topics": topics}))
 }
 
 /// The librdkafka thread wakes us; no runtime is needed for that.
