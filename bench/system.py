@@ -84,6 +84,14 @@ def memory_kib(pid: int, name: str = "VmRSS") -> int:
     raise RuntimeError(f"/proc/{pid}/status has no {name}")
 
 
+def bytes_from_disk(pid: int) -> int:
+    """What a process has caused to be read from storage so far."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"/proc/{pid}/io has no read_bytes")
+
+
 def drop_caches() -> bool:
     """Forget cached files, where we may."""
     os.sync()

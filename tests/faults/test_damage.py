@@ -4,6 +4,7 @@ One topic with many partitions; each partition gets a damage of its own, so that
 of the real broker meets dozens.  (tests/log has every byte of every file, in process.)
 """
 
+import re
 import shutil
 
 import pytest
@@ -57,13 +58,13 @@ def damage(path, rng, how):
 
 
 def whole_before(directory, base, position):
-    """How many records of a segment stand in batches that end at or before ``position``."""
-    count = base
+    """The end of the log in batches that end at or before ``position``, and where they end."""
+    count, end = base, 0
     for at, header in Segment(str(directory), base).headers():
         if at + header.length + LENGTH_OVERHEAD > position:
             break
-        count = header.last_offset + 1
-    return count
+        count, end = header.last_offset + 1, at + header.length + LENGTH_OVERHEAD
+    return count, end
 
 
 def test_every_partition_is_damaged_in_its_own_way(written, tmp_path):
@@ -71,7 +72,7 @@ def test_every_partition_is_damaged_in_its_own_way(written, tmp_path):
     rng = seeded()
     data = tmp_path / "data"
     shutil.copytree(source, data)
-    least, damaged = {}, {}
+    least, damaged, unseen = {}, {}, set()
     for index in range(PARTITIONS):
         directory = data / f"d-{index}"
         name = FILES[index % len(FILES)]
@@ -87,7 +88,10 @@ def test_every_partition_is_damaged_in_its_own_way(written, tmp_path):
         if name == ".log":
             base = int(path.name[:20])
             whole = shutil.copytree(directory, tmp_path / "whole" / directory.name)
-            least[index] = whole_before(whole, base, damage(path, rng, how))
+            at = damage(path, rng, how)
+            least[index], batch_end = whole_before(whole, base, at)
+            if how == "cut" and at == batch_end:
+                unseen.add(index)  # a shorter log, but a whole one
         else:
             damage(path, rng, how)
         damaged[index] = f"{path.name} {how}"
@@ -96,9 +100,13 @@ def test_every_partition_is_damaged_in_its_own_way(written, tmp_path):
             found = client.read_values("d", partition=index)
             told = f"partition {index}, {damaged[index]}"
             assert found == values(index)[: len(found)], told
+            if "partition.metadata" in told and not found:
+                # It names another topic now; such a log is set aside, with all its records.
+                assert list(data.glob(f"d-{index}.*-stray")), told
+                least[index] = 0
             assert len(found) >= least[index], told
-            if len(found) < BATCHES:
-                assert f"d-{index}/" in broker.log, f"{told}: not a word about it"
+            if len(found) < BATCHES and index not in unseen:
+                assert re.search(rf"/d-{index}\b", broker.log), f"{told}: not a word about it"
             more = client.produce("d", batch_of(b"more"), partition=index)
             assert (more.error_code, more.base_offset) == (0, len(found)), told
         broker.restart()

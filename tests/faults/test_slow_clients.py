@@ -47,6 +47,13 @@ def before(broker):
     return p99(latencies(broker, "small"))
 
 
+@pytest.fixture
+def connections(broker):
+    """Many connections, closed whatever happens."""
+    with contextlib.ExitStack() as stack:
+        yield lambda count: [stack.enter_context(RawClient(broker.port)) for _ in range(count)]
+
+
 def served_as(broker, before):
     during = p99(latencies(broker, "small"))
     assert during < FACTOR * before + SLACK, f"p99 {before * 1e3:.2f} ms, now {during * 1e3:.2f} ms"
@@ -75,11 +82,11 @@ def test_a_thousand_slow_readers(broker, before):
     assert resident(broker) - memory < SLOW_READERS * PER_READER
 
 
-def test_many_that_send_one_byte_at_a_time(broker, before):
+def test_many_that_send_one_byte_at_a_time(broker, before, connections):
     """As if each sent a byte a second, only sooner."""
     memory = resident(broker)
     request = encode_request(MetadataRequest(topics=[]), 9, 5, "slow")
-    clients = [RawClient(broker.port) for _ in range(ONE_BYTE_WRITERS)]
+    clients = connections(ONE_BYTE_WRITERS)
     half = len(request) // 2
     for byte in request[:half]:
         for client in clients:
@@ -92,16 +99,15 @@ def test_many_that_send_one_byte_at_a_time(broker, before):
     for client in clients:
         correlation, answer = client.receive(MetadataResponse, 9)
         assert (correlation, bool(answer.brokers)) == (5, True)
-        client.sock.close()
 
 
-def test_a_hundred_that_send_and_never_read(broker, before):
+def test_a_hundred_that_send_and_never_read(broker, before, connections):
     """Each pipelines large answers until nobody takes its requests any more."""
     with RawClient(broker.port) as client:
         client.create_topic("wide", partitions=200)
     memory = resident(broker)
     request = encode_request(MetadataRequest(topics=None), 9, 1, "greedy") * 100
-    clients = [RawClient(broker.port) for _ in range(100)]
+    clients = connections(100)
     for greedy in clients:
         greedy.sock.settimeout(0.02)
         with contextlib.suppress(TimeoutError):

@@ -21,7 +21,7 @@ from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef
 
 _EVICT_AFTER_S = 120.0
 _MAX_EPOCH = 2**31 - 1
-_MAX_ROWS = 200_000  # partitions of all sessions together; about 100 MB
+_MAX_ROWS = 200_000  # partitions of all sessions together; about 50 MB
 
 Key = tuple[TopicRef, int]
 
