@@ -160,14 +160,20 @@ def test_topics_that_cannot_be(strict_broker: LocalBroker, topic: str) -> None:
 def test_a_broker_that_goes_away_is_told_once_and_the_records_are_counted() -> None:
     with LocalBroker() as own:
         process = spawn(
-            "produce", "t", "--property", "message.timeout.ms=1000", bootstrap=own.bootstrap
+            # Long enough for the first record on a busy machine; the second waits it out.
+            "produce",
+            "t",
+            "--property",
+            "message.timeout.ms=6000",
+            bootstrap=own.bootstrap,
         )
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write("one\n")
         process.stdin.flush()
         # The topic is there as soon as the producer has looked; the record a moment later.
-        while run("consume", "t", "--from", "start", "-n", "1", bootstrap=own.bootstrap).code:
+        look = ("consume", "t", "--from", "start", "-n", "1", "--timeout", "30000")
+        while run(*look, bootstrap=own.bootstrap).code:
             pass
         own.kill()
         process.stdin.write("two\n")
