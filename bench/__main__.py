@@ -40,7 +40,7 @@ start, then each row's own load, unrecorded, before its first round.
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children end with us
+    signal.signal(signal.SIGTERM, _end)
     rounds = options.rounds or (2 if options.quick else 5)
     wanted = [name for name in SECTIONS if not options.only or name in options.only]
     run = Bench(
@@ -106,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", action="store_true", help=f"update bench/{RESULTS.name}")
     parser.add_argument("--data", metavar="DIR", help="where the logs go (default: TMPDIR)")
     return parser
+
+
+def _end(number: int, _frame: object) -> None:
+    """Children end with us; a second signal must not stop that half-way."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _kafka_is_there() -> bool:

@@ -44,7 +44,8 @@ def _measure(bench: Bench, section: Section, name: str, start: Callable[[int], B
     brokers = shared(bench)
     request = produce_request(batch_of(0)[0], TOPIC)
     latencies, bulk = Latencies(), {who: list[float]() for who in brokers}
-    for i in range(-1, bench.rounds):  # the first one warms up
+    rounds = bench.few if bench.quick else bench.rounds
+    for i in range(-1, rounds):  # the first one warms up
         for who, broker in brokers.items():
             with ExitStack() as stack:
                 sock = stack.enter_context(connect(broker.port))
@@ -55,6 +56,6 @@ def _measure(bench: Bench, section: Section, name: str, start: Callable[[int], B
             if i >= 0:
                 latencies.note(who, times)
                 bulk[who].append(sum(other.rate.mb_per_second for other in others))
-        bench.progress(f"{name}, round {i + 1}/{bench.rounds}")
+        bench.progress(f"{name}, round {i + 1}/{rounds}")
     section.rows += latencies.rows(f"beside {name}", (50, 99))
     section.rows.append(row(f"{name} meanwhile", "MB/s", bulk))

@@ -25,14 +25,16 @@ from bench.wire import (
 )
 
 COUNT = 1000
+_QUICK_COUNT = 200
 _CREATIONS = 2
 
 
 def measure(bench: Bench) -> Section:
     """Creation, one record to each in one request, and one Fetch of all."""
+    many = _QUICK_COUNT if bench.quick else COUNT
     section = Section(
         "partitions",
-        f"{COUNT:,} partitions in one topic, then {COUNT:,} topics of one; created in one request "
+        f"{many:,} partitions in one topic, then {many:,} topics of one; created in one request "
         "until each can be asked; one request has a record for each, one Fetch asks for all",
     )
     allow_descriptors(40_000)  # the brokers inherit it
@@ -44,24 +46,24 @@ def measure(bench: Bench) -> Section:
         for i in range(1 if bench.quick else _CREATIONS):
             for who, sock in socks.items():
                 for kind, times in created.items():
-                    seconds = _timed(partial(_create, sock, kind, i))
+                    seconds = _timed(partial(_create, sock, kind, i, many))
                     times.setdefault(who, []).append(seconds * 1e3)
-                    bench.progress(f"{who}: {COUNT} {kind}, {seconds:.1f} s")
-        shown = {"topic": f"{COUNT:,} partitions", "topics": f"{COUNT:,} topics"}
+                    bench.progress(f"{who}: {many} {kind}, {seconds:.1f} s")
+        shown = {"topic": f"{many:,} partitions", "topics": f"{many:,} topics"}
         for kind, name in shown.items():
             section.rows.append(row(f"create {name}", "ms", created[kind], less_is_better=True))
-            produce, fetch = _requests(kind)
+            produce, fetch = _requests(kind, many)
             works: dict[str, Work] = {
                 who: partial(_send, sock, produce, bench.seconds) for who, sock in socks.items()
             }
             got = values(contest(bench, works, brokers), "per_second")
-            records = {who: [v * COUNT for v in each] for who, each in got.items()}
+            records = {who: [v * many for v in each] for who, each in got.items()}
             section.rows.append(row(f"produce over {name}", "records/s", records))
             works = {who: partial(_read, sock, fetch, bench.seconds) for who, sock in socks.items()}
             got = values(contest(bench, works, brokers), "per_second")
             each = {who: [1e3 / v for v in rates] for who, rates in got.items()}
             section.rows.append(row(f"Fetch of {name}", "ms", each, less_is_better=True))
-        total = 2 * COUNT * (1 if bench.quick else _CREATIONS)
+        total = 2 * many * (1 if bench.quick else _CREATIONS)
         memory = {who: [memory_kib(b.pid, "RssAnon") / 1024] for who, b in brokers.items()}
         name = f"resident memory with {total:,} partitions"
         section.rows.append(row(name, "MiB", memory, less_is_better=True))
@@ -74,24 +76,24 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def _names(index: int) -> list[str]:
-    return [f"t{index}-{i}" for i in range(COUNT)]
+def _names(index: int, many: int) -> list[str]:
+    return [f"t{index}-{i}" for i in range(many)]
 
 
-def _create(sock: socket.socket, kind: str, index: int) -> None:
+def _create(sock: socket.socket, kind: str, index: int, many: int) -> None:
     if kind == "topic":
-        make_topics(sock, [f"wide-{index}"], COUNT)
+        make_topics(sock, [f"wide-{index}"], many)
     else:
-        make_topics(sock, _names(index))
+        make_topics(sock, _names(index, many))
 
 
-def _requests(kind: str) -> tuple[bytes, bytes]:
+def _requests(kind: str, many: int) -> tuple[bytes, bytes]:
     """One Produce with a record for each partition, one Fetch of that record of each."""
     batch, _ = batch_of(0)
     if kind == "topic":
-        fetch = fetch_many({"wide-0": COUNT}, len(batch))
-        return produce_request(batch, "wide-0", partitions=COUNT), fetch
-    names = _names(0)
+        fetch = fetch_many({"wide-0": many}, len(batch))
+        return produce_request(batch, "wide-0", partitions=many), fetch
+    names = _names(0, many)
     return produce_topics(batch, names), fetch_many(dict.fromkeys(names, 1), len(batch))
 
 

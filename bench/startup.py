@@ -32,7 +32,7 @@ Figures = dict[str, list[float]]
 
 def measure(bench: Bench) -> Section:
     """Start on an empty folder and on a large one; recovery."""
-    gigabytes = 0.25 if bench.quick else 10.0 if bench.full else 2.0
+    gigabytes = 0.1 if bench.quick else 10.0 if bench.full else 2.0
     section = Section(
         "start",
         "a process to its first acknowledged record (Kafka's storage is formatted before); "
