@@ -39,7 +39,7 @@ from bench.wire import (
 HOT_BYTES = 256 << 20
 SHARE_OF_SENDFILE = 0.7  # the goal
 _TAIL_BATCH = 128 << 10
-_TAIL_KEPT = 512 << 20  # a reader that is slower than the writer still finds its place
+_TAIL_KEPT = 1 << 30  # a reader that is slower than the writer still finds its place
 
 
 def fill(sock: socket.socket, topic: str, size: int) -> None:

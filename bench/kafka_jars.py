@@ -13,7 +13,7 @@ CACHE = Path(__file__).resolve().parent.parent / ".cache" / "kafka"
 _TIMEOUT = 300  # a slow registry; the jars are 55 MB
 
 _POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>tidelog.bench</groupId>
   <artifactId>kafka</artifactId>

@@ -18,6 +18,7 @@ from bench.report import Row, Section, in_turn
 from bench.system import Bench
 from bench.wire import batch_of, connect
 
+_AGAIN_BYTES = 32 << 20
 SIZES = {"1 record": 170, "16 KiB": 16 << 10, "128 KiB": 128 << 10, "1 MiB": 1 << 20}
 
 
@@ -70,7 +71,7 @@ def _rolling(directory: str, size: int, seconds: float) -> float:
     chunk = b"x" * size
     clock, append, done = time.perf_counter, files.append, 0
     try:
-        for _ in range(4 * ROLL_BYTES // size if size >= 4096 else 1):
+        for _ in range(ROLL_BYTES // size if size >= 4096 else 1):
             append(chunk)  # pages come back to life before the clock starts
         started = clock()
         while clock() < started + seconds:
@@ -86,7 +87,7 @@ def _again(directory: str, size: int, seconds: float) -> float:
     chunk = b"x" * size
     clock, done = time.perf_counter, 0
     with tempfile.TemporaryFile(dir=directory) as file:
-        fd, positions = file.fileno(), range(0, ROLL_BYTES, size)
+        fd, positions = file.fileno(), range(0, _AGAIN_BYTES, size)
         for position in positions:
             os.pwrite(fd, chunk, position)
         started = clock()
