@@ -210,8 +210,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Without transactions everything below the high watermark is stable."""
-        return self.log.high_watermark
+        """What ``read_committed`` consumers may read up to."""
+        return self.log.last_stable_offset
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back whenever there is something new to see."""
@@ -239,14 +239,32 @@ class Partition:
         """Visible records from ``offset`` on."""
         source = self.log
         if offset < source.log_start_offset or offset > source.end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {self.topic}-{self.index}: there are "
-                f"{source.log_start_offset} to {source.high_watermark}",
-            )
+            raise self._out_of_range(offset)
         if offset >= source.high_watermark:
             return None
         return source.read(offset, max_bytes, source.high_watermark, at_least_one=at_least_one)
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> tuple[FileRange | None, list[tuple[int, int]]]:
+        """Records below the last stable offset, and the aborted transactions among them
+        (producer id, first offset), for the reader to leave out."""
+        source = self.log
+        if offset < source.log_start_offset or offset > source.end_offset:
+            raise self._out_of_range(offset)
+        end = source.last_stable_offset
+        found = source.read(offset, max_bytes, end, at_least_one=at_least_one)
+        if found is None:
+            return None, []
+        aborted = source.aborted_in(offset, found)
+        return found, [(row.producer_id, row.first_offset) for row in aborted]
+
+    def _out_of_range(self, offset: int) -> ApiError:
+        return ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {self.topic}-{self.index}: there are "
+            f"{self.log.log_start_offset} to {self.log.high_watermark}",
+        )
 
     def delete_records(self, offset: int) -> None:
         """Forget everything below ``offset`` (-1: all)."""

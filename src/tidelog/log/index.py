@@ -149,6 +149,14 @@ class OffsetIndex(_Index):
         at = (len(self) - count) * self.entry.size
         return self.base_offset + int(self.entry.unpack_from(self.data, at)[0])
 
+    def first_from(self, position: int) -> tuple[int, int] | None:
+        """Offset and position of the first entry at ``position`` or later."""
+        at = (self._floor(1, position - 1) + 1) * self.entry.size
+        if at == len(self.data):
+            return None
+        relative, found = self.entry.unpack_from(self.data, at)
+        return self.base_offset + relative, found
+
     def truncate(self, offset: int, position: int) -> None:
         """Keep the entries below ``offset`` that point before ``position``."""
         keep = self._floor(0, offset - self.base_offset - 1) + 1

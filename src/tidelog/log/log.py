@@ -3,6 +3,7 @@
 Invariants, checked by ``check_invariants`` in tests after every step:
 
     log start offset <= high watermark <= log end offset
+    log start offset <= last stable offset <= high watermark
     recovery point (flushed up to here) <= log end offset
     segments are sorted, do not overlap, and the last one is the active one
 
@@ -32,8 +33,10 @@ from tidelog.log.producer_state import (
     snapshot_path,
 )
 from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
+from tidelog.log.transaction_index import Aborted
 from tidelog.settings import LogConfig
-from tidelog.wire.batch import HEADER_SIZE, MAGIC, BatchHeader, place, read_header
+from tidelog.wire.batch import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, place, read_header
+from tidelog.wire.markers import Marker, read_marker
 from tidelog.wire.records import decode_batch, split_batches
 
 log = logging.getLogger(__name__)
@@ -96,9 +99,13 @@ class Log:
         nothing has changed: not the file, not the offsets, not the producers.
         """
         delta, producer_id = header.last_offset_delta, header.producer_id
+        marker: Marker | None = None
         if producer_id >= 0:
-            duplicate = self.producers.check(header)
-            if duplicate is not None:
+            if header.attributes & CONTROL:
+                marker = read_marker(batch)
+                if marker is not None:
+                    self.producers.check_marker(header, marker)
+            elif (duplicate := self.producers.check(header)) is not None:
                 return Appended(duplicate.base_offset, duplicate.last_offset, duplicate=True)
         size = len(batch)
         base_offset = self.end_offset
@@ -123,7 +130,12 @@ class Log:
         position = active.size
         active.append(batch, last_offset, timestamp, self.config.index_interval_bytes)
         self.end_offset = last_offset + 1
-        if producer_id >= 0:
+        if marker is not None:
+            self.producers.first_unstable(self.high_watermark)  # forgets what is stable now
+            aborted = self.producers.end_transaction(header, marker, base_offset)
+            if aborted is not None:
+                active.transaction_index.add(aborted)
+        elif producer_id >= 0:
             self.producers.update(header, base_offset)
         recent = self._recent
         if len(recent) >= _RECENT:
@@ -270,6 +282,34 @@ class Log:
                 return None
             length = first_size
         return FileRange(segment.file, position, length)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Every transaction that starts before this offset has ended."""
+        producers = self.producers
+        if not producers.transactions and not producers.undecided:
+            return self.high_watermark
+        first = producers.first_unstable(self.high_watermark)
+        if first is None or first > self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log_start_offset)
+
+    def aborted_in(self, offset: int, found: FileRange) -> list[Aborted]:
+        """The aborted transactions with records in ``found``, which was read at ``offset``."""
+        segments, bases = self.segments, self._bases
+        first = max(bisect_right(bases, offset) - 1, 0)
+        ends = (*bases[1:], self.end_offset)
+        end = self.end_offset
+        for segment, segment_end in zip(segments[first:], ends[first:], strict=True):
+            if segment.path == found.file.path:
+                end = segment.offset_after(found.position + found.length, segment_end)
+                break
+        aborted: list[Aborted] = []
+        # The marker may be in any later segment.
+        for segment in segments[first:]:
+            if segment.transaction_index.collect(offset, end, aborted):
+                break
+        return aborted
 
     def batches(self, start: int, end: int | None = None) -> Iterator[bytes]:
         """Whole batches from ``start`` on, for tools and coordinators."""
@@ -425,6 +465,7 @@ class Log:
     def check_invariants(self) -> None:
         """For tests: every promise of the module's docstring."""
         assert self.log_start_offset <= self.high_watermark <= self.end_offset
+        assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark
         assert self.recovery_point <= self.end_offset
         assert list(self._bases) == sorted(set(self._bases))
         assert self.active is self.segments[-1]

@@ -65,8 +65,10 @@ def open_log(
     active.created_ms = active.created_ms or os.stat(active.path).st_mtime_ns // 1_000_000
     active.offset_index.make_writable()
     active.time_index.make_writable()
+    active.transaction_index.make_writable()
     active.index_entries = len(active.offset_index)
     result.configure(config)
+    _check_transaction_indexes(directory, segments, result.end_offset)
     start = max(log_start_offset or 0, segments[0].base_offset)
     result.log_start_offset = min(start, result.end_offset)
     result.high_watermark = max(result.log_start_offset, 0)
@@ -131,6 +133,7 @@ def _recover(
 ) -> tuple[list[Segment], int]:
     """Check the segments past the recovery point; returns those that stand, and the end."""
     kept: list[Segment] = []
+    marked: list[Segment] = []
     expected = segments[0].base_offset
     for i, segment in enumerate(segments):
         following = segments[i + 1] if i + 1 < len(segments) else None
@@ -141,6 +144,9 @@ def _recover(
         limit = following.base_offset if following else None
         found = recovery.recover_segment(segment, expected, config.index_interval_bytes, limit)
         kept.append(segment)
+        segment.transaction_index.reset()
+        if found.markers:
+            marked.append(segment)
         expected = found.next_offset
         if found.reason:
             log.warning(
@@ -160,7 +166,25 @@ def _recover(
             segment.time_index.add(*segment.max_timestamp)
     if expected > segments[0].base_offset:
         log.info("%s: recovered up to offset %d", directory, expected)
+    if marked:
+        recovery.rebuild_transaction_indexes(directory, kept, marked)
     return kept, expected
+
+
+def _check_transaction_indexes(directory: str, segments: list[Segment], end: int) -> None:
+    """Make those anew that cannot be right; a consumer must not be shown aborted records."""
+    on_disk = {name for name in os.listdir(directory) if name.endswith(".txnindex")}
+    damaged = []
+    for segment, segment_end in zip(
+        segments, [*(following.base_offset for following in segments[1:]), end], strict=True
+    ):
+        if os.path.basename(segment.transaction_index.path) in on_disk:
+            fault = segment.transaction_index.fault(segment_end)
+            if fault:
+                log.warning("%s: %s; made anew", segment.transaction_index.path, fault)
+                damaged.append(segment)
+    if damaged:
+        recovery.rebuild_transaction_indexes(directory, segments, damaged)
 
 
 def _load_epochs(directory: str, segments: list[Segment], opened: Log) -> LeaderEpochs:

@@ -1,11 +1,14 @@
 """Idempotence: what each producer wrote last, so that a retry is not written twice.
 
 Pure but for load and save.  For each producer id: the epoch and the last five batches
-(a producer has at most five in flight).  A batch is
+(a producer has at most five in flight), and where its open transaction starts.  A batch is
 
     new          the next sequence, or the first of a new epoch      -> append
     a duplicate  exactly one of the last five                        -> answer its offset
     a gap        anything else                                       -> refuse
+
+A transaction is open from its first batch to its marker.  It stays *unstable* until the
+high watermark has passed the marker: a marker that may yet be lost decides nothing.
 
 Snapshot file ``<offset>.snapshot`` (state just before that offset; big-endian):
 int16 version = 1, uint32 CRC-32C of the rest, int32 count, then for each producer
@@ -24,12 +27,14 @@ from crc32c import crc32c
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove, write_atomically
-from tidelog.wire.batch import CONTROL, BatchHeader, add_sequence
+from tidelog.log.transaction_index import Aborted
+from tidelog.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, add_sequence
+from tidelog.wire.markers import Marker
 
 KEPT_BATCHES = 5
 _PREFIX = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
-_NO_TRANSACTION = -1
+NO_TRANSACTION = -1
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +62,6 @@ class Producer:
     batches: list[Batch] = field(default_factory=list)  # oldest first, at most five
     last_timestamp: int = -1
     coordinator_epoch: int = -1
-    transaction_start: int = _NO_TRANSACTION
 
     @property
     def last_sequence(self) -> int:
@@ -69,6 +73,8 @@ class ProducerState:
 
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
+        self.transactions: dict[int, int] = {}  # open ones: their first offsets, which grow
+        self.undecided: list[tuple[int, int]] = []  # ended: first offset, marker
 
     def check(self, header: BatchHeader) -> Batch | None:
         """None: append it.  A batch: it is a duplicate of that one.  Else an error."""
@@ -80,6 +86,12 @@ class ProducerState:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {producer.epoch} now; "
                 f"epoch {header.producer_epoch} is fenced",
+            )
+        if header.producer_id in self.transactions and not header.attributes & TRANSACTIONAL:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction; "
+                "it cannot write outside of it",
             )
         if header.producer_epoch > producer.epoch:
             if header.base_sequence != 0:
@@ -102,15 +114,32 @@ class ProducerState:
             f"expected {expected}: a batch before it was lost",
         )
 
+    def check_marker(self, header: BatchHeader, marker: Marker) -> None:
+        """May this marker be appended?  Else an error: its writer has been replaced."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return
+        if header.producer_epoch < producer.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch} now; "
+                f"a marker of epoch {header.producer_epoch} is fenced",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"the coordinator of producer {header.producer_id} has epoch "
+                f"{producer.coordinator_epoch} now; epoch {marker.coordinator_epoch} is fenced",
+            )
+
     def update(self, header: BatchHeader, base_offset: int) -> None:
         """A batch of this producer is in the log (new, or found by recovery)."""
-        producer = self.producers.get(header.producer_id)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = self.producers[header.producer_id] = Producer(header.producer_epoch)
-        producer.last_timestamp = header.max_timestamp
-        if header.attributes & CONTROL:
-            producer.transaction_start = _NO_TRANSACTION
+        producer = self._producer(header)
+        attributes = header.attributes
+        if attributes & CONTROL:
             return
+        if attributes & TRANSACTIONAL:
+            self.transactions.setdefault(header.producer_id, base_offset)
         batches = producer.batches
         batches.append(
             Batch(
@@ -124,11 +153,48 @@ class ProducerState:
         if len(batches) > KEPT_BATCHES:
             del batches[0]
 
+    def _producer(self, header: BatchHeader) -> Producer:
+        """The producer of a batch.  In a new epoch its sequences start anew; a transaction
+        stays open: the coordinator ends it, with the new epoch."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            producer = self.producers[header.producer_id] = Producer(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches = []
+        producer.last_timestamp = header.max_timestamp
+        return producer
+
+    # -- transactions -----------------------------------------------------------
+
+    def end_transaction(self, header: BatchHeader, marker: Marker, offset: int) -> Aborted | None:
+        """A marker is in the log, at ``offset``; returns the transaction that it aborted."""
+        self._producer(header).coordinator_epoch = marker.coordinator_epoch
+        first = self.transactions.pop(header.producer_id, None)
+        if first is None:
+            return None  # the coordinator may repeat itself
+        self.undecided.append((first, offset))
+        if marker.committed:
+            return None
+        stable = next(iter(self.transactions.values()), offset + 1)
+        return Aborted(header.producer_id, first, offset, stable)
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """Where the oldest transaction starts whose end is not certain."""
+        if self.undecided:
+            self.undecided = [row for row in self.undecided if row[1] >= high_watermark]
+        starts = [first for first, _ in self.undecided]
+        if self.transactions:
+            starts.append(next(iter(self.transactions.values())))
+        return min(starts, default=None)
+
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers that have been silent for too long."""
         for producer_id, producer in list(self.producers.items()):
-            open_transaction = producer.transaction_start != _NO_TRANSACTION
-            if not open_transaction and now_ms - producer.last_timestamp >= expiration_ms:
+            if (
+                producer_id not in self.transactions
+                and now_ms - producer.last_timestamp >= expiration_ms
+            ):
                 del self.producers[producer_id]
 
     # -- snapshots --------------------------------------------------------------
@@ -145,7 +211,7 @@ class ProducerState:
                 last.offset_delta,
                 p.last_timestamp,
                 p.coordinator_epoch,
-                p.transaction_start,
+                self.transactions.get(producer_id, NO_TRANSACTION),
             )
         return struct.pack(">hI", 1, crc32c(bytes(body))) + bytes(body)
 
@@ -166,7 +232,10 @@ class ProducerState:
             )
             first = (sequence - delta) & 0x7FFFFFFF
             batches = [Batch(first, sequence, offset, delta, timestamp)] if sequence >= 0 else []
-            state.producers[producer_id] = Producer(epoch, batches, timestamp, coordinator, start)
+            state.producers[producer_id] = Producer(epoch, batches, timestamp, coordinator)
+            if start != NO_TRANSACTION:
+                state.transactions[producer_id] = start
+        state.transactions = dict(sorted(state.transactions.items(), key=lambda item: item[1]))
         return state
 
 
@@ -185,12 +254,18 @@ def snapshot_offsets(directory: str) -> list[int]:
     return sorted(int(name[:20]) for name in names if name[:20].isdigit())
 
 
-def load_newest_snapshot(directory: str, at_most: int) -> tuple[int, ProducerState]:
-    """The newest usable snapshot at or before an offset; damaged ones are removed."""
+def load_newest_snapshot(
+    directory: str, at_most: int, *, keep_newer: bool = False
+) -> tuple[int, ProducerState]:
+    """The newest usable snapshot at or before an offset; damaged ones are removed.
+
+    So are newer ones, as they speak of records that the log no longer has.
+    """
     for offset in reversed(snapshot_offsets(directory)):
         path = snapshot_path(directory, offset)
         if offset > at_most:
-            remove(path)  # it speaks of records that the log no longer has
+            if not keep_newer:
+                remove(path)
             continue
         try:
             with open(path, "rb") as file:

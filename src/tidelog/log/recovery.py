@@ -4,7 +4,7 @@ A clean stop leaves a mark, and then nothing here runs but a look at the tail.  
 an unclean one, each segment that reaches past the recovery point is read from its
 start: magic, length, CRC and offsets of every batch.  At the first batch that fails
 (a cut tail or a block of garbage) the file is cut, and the segments after it go.
-Both indexes and the producers' state are made anew from what stands.
+The indexes and the producers' state are made anew from what stands.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.log.producer_state import ProducerState
-from tidelog.log.segment import MAX_RELATIVE, Segment
-from tidelog.wire.batch import HEADER, HEADER_SIZE, BatchHeader, is_valid
+from tidelog.log.producer_state import ProducerState, load_newest_snapshot
+from tidelog.log.segment import MAX_RELATIVE, FileRange, Segment
+from tidelog.wire.batch import CONTROL, HEADER, HEADER_SIZE, BatchHeader, is_valid
+from tidelog.wire.markers import read_marker
 
 _LOOK_BACK = 512  # index entries: each is a batch, or 4 KiB of small ones
 
@@ -30,6 +32,7 @@ class Recovered:
     next_offset: int
     cut_bytes: int
     reason: str
+    markers: bool = False  # control batches were met: there were transactions
 
 
 def recover_segment(
@@ -46,6 +49,7 @@ def recover_segment(
         limit = segment.base_offset + MAX_RELATIVE + 1
 
     position, next_offset, reason = 0, max(expected_offset, segment.base_offset), ""
+    markers = 0
     if on_disk:
         with mmap.mmap(segment.file.fd, on_disk, access=mmap.ACCESS_READ) as data:
             view = memoryview(data)
@@ -57,6 +61,7 @@ def recover_segment(
                         break
                     header = BatchHeader(*HEADER.unpack_from(view, position))
                     last = header.last_offset
+                    markers |= header.attributes & CONTROL
                     segment.note(position, header.size, last, header.max_timestamp, interval)
                     position += header.size
                     next_offset = last + 1
@@ -65,7 +70,7 @@ def recover_segment(
     if position < on_disk:
         os.ftruncate(segment.file.fd, position)
     segment.size = position
-    return Recovered(next_offset, on_disk - position, reason)
+    return Recovered(next_offset, on_disk - position, reason, bool(markers))
 
 
 def fault(view: memoryview, position: int, next_offset: int) -> str:
@@ -135,14 +140,44 @@ def _looking_back(segments: list[Segment], end: int) -> list[tuple[Segment, int]
     return chosen
 
 
-def replay_producers(segments: list[Segment], state: ProducerState, start: int) -> None:
-    """Bring the producers' state from ``start`` to the end by reading headers."""
+def rebuild_transaction_indexes(
+    directory: str, segments: list[Segment], chosen: list[Segment]
+) -> None:
+    """Make the transaction indexes of the chosen segments anew from the batches.
+
+    A transaction may have begun in a segment before them: hence the snapshot.
+    """
+    for segment in chosen:
+        segment.transaction_index.reset()
+    start, state = load_newest_snapshot(directory, chosen[0].base_offset, keep_newer=True)
+    known = segments[: segments.index(chosen[-1]) + 1]
+    replay_producers(known, state, max(start, segments[0].base_offset), chosen)
+    for segment in chosen:
+        segment.transaction_index.flush()
+
+
+def replay_producers(
+    segments: list[Segment], state: ProducerState, start: int, indexed: Sequence[Segment] = ()
+) -> None:
+    """Bring the producers' state from ``start`` to the end by reading headers.
+
+    Aborted transactions are added to the indexes of the segments in ``indexed``.
+    """
     for i, segment in enumerate(segments):
         if i + 1 < len(segments) and segments[i + 1].base_offset <= start:
             continue
         found = segment.locate(start) if start > segment.base_offset else (0, 0)
         if found is None:
             continue
-        for _, header in segment.headers(found[0]):
-            if header.producer_id >= 0 and header.last_offset >= start:
+        for position, header in segment.headers(found[0]):
+            if header.producer_id < 0 or header.last_offset < start:
+                continue
+            marker = None
+            if header.attributes & CONTROL:
+                marker = read_marker(FileRange(segment.file, position, header.size).read())
+            if marker is None:
                 state.update(header, header.base_offset)
+                continue
+            aborted = state.end_transaction(header, marker, header.base_offset)
+            if aborted is not None and segment in indexed:
+                segment.transaction_index.add(aborted)

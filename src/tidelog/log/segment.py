@@ -1,8 +1,9 @@
-"""One segment: a file of whole batches, named by its first offset, and two indexes.
+"""One segment: a file of whole batches, named by its first offset, and its indexes.
 
     00000000000000000042.log        batches, one after the other, nothing else
     00000000000000000042.index      see index.py
     00000000000000000042.timeindex
+    00000000000000000042.txnindex   see transaction_index.py; only if there is anything in it
 
 Only the log that owns it appends.  Readers hold a :class:`FileRange`, which keeps the
 descriptor open: a segment may be deleted under a reader and the read still ends well.
@@ -18,6 +19,7 @@ import os
 from collections.abc import Iterator
 
 from tidelog.log.index import OffsetIndex, TimeIndex
+from tidelog.log.transaction_index import TransactionIndex
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 
 _SCAN = 16 * 1024
@@ -81,10 +83,12 @@ class Segment:
         self.size = 0 if create else os.stat(self.path).st_size
         self.offset_index = OffsetIndex(stem + ".index", base_offset)
         self.time_index = TimeIndex(stem + ".timeindex", base_offset)
+        self.transaction_index = TransactionIndex(stem + ".txnindex", base_offset)
         if create:
             # A leftover of a deleted log must not speak for a new file.
             self.offset_index.reset()
             self.time_index.reset()
+            self.transaction_index.reset()
         self._max_timestamp: tuple[int, int] | None = (-1, base_offset) if create else None
         self.first_timestamp: int | None = None
         self.created_ms = 0
@@ -104,6 +108,7 @@ class Segment:
         self._file = None
         self.offset_index.release()
         self.time_index.release()
+        self.transaction_index.release()
 
     # -- writing ----------------------------------------------------------------
 
@@ -199,6 +204,7 @@ class Segment:
     def flush_indexes(self) -> None:
         self.offset_index.flush()
         self.time_index.flush()
+        self.transaction_index.flush()
 
     # -- reading ----------------------------------------------------------------
 
@@ -236,6 +242,14 @@ class Segment:
             return None
         self.rebuild_index()
         return self.locate(offset)
+
+    def offset_after(self, position: int, end: int) -> int:
+        """An offset that no record before ``position`` reaches: a near one by the index,
+        or ``end``, that of the segment."""
+        entry = self.offset_index.first_from(position)
+        if entry is None or entry[1] + HEADER_SIZE > self.size:
+            return end
+        return entry[0] if self.header_at(entry[1]).last_offset == entry[0] else end
 
     def first_offset_at(self, timestamp: int) -> int:
         """An offset from which a scan finds the first record of that time or later."""
@@ -283,6 +297,7 @@ class Segment:
         self.file._map = None
         self.offset_index.truncate(offset, position)
         self.time_index.truncate(offset)
+        self.transaction_index.truncate(offset)
         self.first_timestamp = None
         _, start = self.offset_index.last()
         end, newest = self.base_offset, self.time_index.last()
@@ -297,7 +312,7 @@ class Segment:
 
     @property
     def index_paths(self) -> list[str]:
-        return [self.offset_index.path, self.time_index.path]
+        return [self.offset_index.path, self.time_index.path, self.transaction_index.path]
 
     @property
     def files(self) -> list[str]:

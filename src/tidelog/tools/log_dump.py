@@ -10,7 +10,8 @@ from tidelog.errors import ApiError
 from tidelog.log import checkpoints, leader_epochs
 from tidelog.log.checkpoints import parse_checkpoint
 from tidelog.log.leader_epochs import parse_epochs
-from tidelog.log.producer_state import ProducerState
+from tidelog.log.producer_state import NO_TRANSACTION, ProducerState
+from tidelog.log.transaction_index import TransactionIndex
 from tidelog.settings import read_properties
 from tidelog.tools.log_files import (
     FoundBatch,
@@ -62,7 +63,8 @@ def dump_file(path: str, *, records: bool = False) -> Iterator[Row]:
         elif kind == "snapshot":
             yield from _dump_snapshot(path)
         else:
-            raise ValueError("transaction indexes cannot be dumped yet")
+            for aborted in TransactionIndex(path, base).entries():
+                yield {"kind": "aborted transaction", **aborted._asdict()}
         return
     with open(path, encoding="utf-8") as file:
         text = file.read()
@@ -76,7 +78,7 @@ def dump_file(path: str, *, records: bool = False) -> Iterator[Row]:
         yield {"kind": "properties", **read_properties(text)}
     else:
         raise ValueError(
-            "it is no file of a log: give a .log, .index, .timeindex or .snapshot file, "
+            "it is no file of a log: give a .log, .index, .timeindex, .txnindex or .snapshot file, "
             "a checkpoint, or the directory of a partition"
         )
 
@@ -149,7 +151,7 @@ def _dump_snapshot(path: str) -> Iterator[Row]:
             "last_sequence": producer.last_sequence,
             "last_offset": last.last_offset if last else -1,
             "last_timestamp": producer.last_timestamp,
-            "transaction_start": producer.transaction_start,
+            "transaction_start": state.transactions.get(producer_id, NO_TRANSACTION),
         }
 
 

@@ -153,13 +153,16 @@ class _Fetch(Pending):
             partition.check_epoch(epoch)
             if last_epoch >= 0 and (tags := self._diverging(partition, offset, last_epoch)):
                 high = log.high_watermark
-                return Fetched(index, 0, high, high, log.log_start_offset, None, aborted, tags=tags)
+                stable, start = log.last_stable_offset, log.log_start_offset
+                return Fetched(index, 0, high, stable, start, None, aborted, tags=tags)
             # The first record of an answer goes out whatever its size (KIP-74).
-            records = (
-                partition.read(offset, min(max_bytes, left), at_least_one=self._bytes == 0)
-                if left > 0
-                else None
-            )
+            records = None
+            if left > 0:
+                most, whole = min(max_bytes, left), self._bytes == 0
+                if committed:
+                    records, aborted = partition.read_committed(offset, most, at_least_one=whole)
+                else:
+                    records = partition.read(offset, most, at_least_one=whole)
         except ApiError as error:
             return Fetched(index, error.code, -1, -1, log.log_start_offset)
         except OSError as error:
@@ -169,7 +172,7 @@ class _Fetch(Pending):
             index,
             0,
             log.high_watermark,
-            partition.last_stable_offset,
+            log.last_stable_offset,
             log.log_start_offset,
             records,
             aborted,

@@ -3,6 +3,8 @@
 Timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7),
 -4 earliest local (v8), -5 latest tiered (v9: nothing is tiered here), -6 earliest
 pending upload (v11: likewise); anything else is a time in ms.
+Nothing at or past the high watermark is found; with ``read_committed``, at or past the last
+stable offset (the start of the oldest open transaction).
 A partition that is asked for twice is INVALID_REQUEST, as in Kafka.
 Versions: 1 one offset per partition; 2 isolation level; 4 leader epoch; 6 flexible;
 10 timeout.
@@ -28,6 +30,7 @@ from tidelog.wire.primitives import ProtocolError
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+_READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 
 
@@ -39,12 +42,13 @@ def list_offsets(
     asked = Counter(
         (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     )
+    committed = request.isolation_level == _READ_COMMITTED
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _look_up(broker, topic.name, row)
+                    _look_up(broker, topic.name, row, committed)
                     if asked[topic.name, row.partition_index] == 1
                     else ListOffsetsPartitionResponse(
                         partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST
@@ -57,12 +61,14 @@ def list_offsets(
     )
 
 
-def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _look_up(
+    broker: Broker, topic: str, row: ListOffsetsPartition, committed: bool
+) -> ListOffsetsPartitionResponse:
     index = row.partition_index
     try:
         partition = broker.replicas.find(topic, index, broker.metadata)
         partition.check_epoch(row.current_leader_epoch)
-        timestamp, offset = _find(partition, row.timestamp)
+        timestamp, offset = _find(partition, row.timestamp, committed)
     except ProtocolError:
         code = ErrorCode.CORRUPT_MESSAGE  # a batch whose records cannot be read
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
@@ -83,16 +89,18 @@ def _look_up(broker: Broker, topic: str, row: ListOffsetsPartition) -> ListOffse
     )
 
 
-def _find(partition: Partition, timestamp: int) -> tuple[int, int]:
+def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
     log = partition.log
+    end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST:
-        return -1, partition.high_watermark
+        return -1, end
     if timestamp in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING):
         return -1, log.log_start_offset
     if timestamp == LATEST_TIERED:
         return -1, -1
     if timestamp == MAX_TIMESTAMP:
-        return log.newest_record() or (-1, -1)
+        newest = log.newest_record()
+        return newest if newest is not None and newest[1] < end else (-1, -1)
     if timestamp < 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{timestamp} is not a timestamp")
-    return log.offset_for_timestamp(timestamp, partition.high_watermark) or (-1, -1)
+    return log.offset_for_timestamp(timestamp, end) or (-1, -1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.errors import ErrorCode, describe
+from tidelog.log.producer_state import NO_TRANSACTION
 from tidelog.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -47,6 +48,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
             error_message=describe(code),
             active_producers=[],
         )
+    known = partition.log.producers
     return PartitionResponse(
         partition_index=index,
         error_code=0,
@@ -57,8 +59,8 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
                 coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.transaction_start,
+                current_txn_start_offset=known.transactions.get(producer_id, NO_TRANSACTION),
             )
-            for producer_id, producer in partition.log.producers.producers.items()
+            for producer_id, producer in known.producers.items()
         ],
     )
