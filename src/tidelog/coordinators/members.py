@@ -1,0 +1,96 @@
+"""The members of a classic group, and what they ask and are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.errors import ErrorCode
+
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred one first
+Token = object  # stands for a request that waits; what it is only the owner knows
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What a group may be; the settings ``group.*`` of the broker."""
+
+    min_session_ms: int = 6_000
+    max_session_ms: int = 1_800_000
+    max_size: int = 2**31 - 1
+    initial_delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup request, whatever its version was."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    protocols: Protocols
+    instance_id: str | None = None
+    reason: str = ""
+    id_first: bool = True  # v4: a new member is given its id, and joins with it
+    may_skip: bool = False  # v9: a leader can be told to keep the assignment
+
+
+class JoinedMember(NamedTuple):
+    """One row of what the leader is told."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    """The answer to a Join; ``members`` are for the leader only."""
+
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class SyncResult(NamedTuple):
+    """The answer to a SyncGroup: what the member has to do."""
+
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member.  A token is a request of it that waits to be answered."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+    is_new: bool = False  # has not been in any generation yet
+    synced: bool = True  # has asked for its assignment in this generation
+    deadline: int = field(default=0)  # when it is taken for dead
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+    @property
+    def shown(self) -> str:
+        """The member as a person knows it."""
+        static = f"instance {self.instance_id}, " if self.instance_id else ""
+        return f"{static}client {self.client_id!r} at {self.client_host}"

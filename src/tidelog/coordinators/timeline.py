@@ -1,0 +1,32 @@
+"""What has happened to a group, for ``tidelog groups explain``: who, what and why."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+KEPT = 200  # events of one group; the newest
+
+
+class Event(NamedTuple):
+    """One thing that happened; ``generation`` is the group's after it."""
+
+    time_ms: int
+    kind: str  # joined, left, expired, rebalance, generation, stable, empty, ...
+    generation: int
+    member_id: str
+    cause: str
+
+
+class Timeline:
+    """The newest events of a group, oldest first."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=KEPT)
+
+    def add(self, time_ms: int, kind: str, generation: int, member_id: str, cause: str) -> None:
+        self._events.append(Event(time_ms, kind, generation, member_id, cause))
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(tuple(self._events))
