@@ -72,6 +72,14 @@ class History:
         with self._lock:
             return max(self.acknowledged[partition], default=-1) + 1
 
+    def forget(self, partition, end):
+        """The offsets from ``end`` on were lost, and that was to be expected."""
+        with self._lock:
+            for known in (self.acknowledged[partition], self.seen[partition]):
+                for offset in [offset for offset in known if offset >= end]:
+                    del known[offset]
+            self.high_watermarks[partition] = min(self.high_watermarks[partition], end)
+
     def is_ahead(self, writer):
         """Is this writer far ahead of the slowest?"""
         with self._lock:

@@ -47,16 +47,14 @@ def mounted(tmp_path):
 class Busy:
     """Writers and readers on two partitions of a broker."""
 
-    def __init__(self, broker, size=1000, **config):
+    def __init__(self, broker, names=("raw", "plain")):
         self.broker, self.history = broker, History()
-        with RawClient(broker.port) as client:
-            client.create_topic("t", partitions=2, segment_bytes=MIB, **config)
         self.writers, self.readers = [], []
         for index in range(2):
             at = (self.history, broker.port, "t", index)
             self.writers += [
-                RawWriter(*at, f"raw{index}", idempotent=True, size=size),
-                RawWriter(*at, f"plain{index}", idempotent=False, size=size),
+                RawWriter(*at, f"{names[0]}{index}", idempotent=True, size=1000),
+                RawWriter(*at, f"{names[1]}{index}", idempotent=False, size=1000),
             ]
             self.readers.append(Reader(*at, f"reader{index}"))
 
@@ -100,6 +98,11 @@ class Busy:
             self.history.check(index, *whole_log(self.broker.port, "t", index))
 
 
+def create_topic(broker, **config):
+    with RawClient(broker.port) as client:
+        client.create_topic("t", partitions=2, segment_bytes=MIB, **config)
+
+
 def on_disk(tmp_path, disk):
     """A broker with its data there; what it says goes elsewhere."""
     (disk / "data").mkdir()
@@ -110,6 +113,7 @@ def on_disk(tmp_path, disk):
 def test_a_disk_that_fills_up_under_load(mounted, tmp_path):
     disk = mounted("-t", "tmpfs", "-o", "size=24m", "tidelog-test")
     with on_disk(tmp_path, disk) as broker:
+        create_topic(broker)
         with Busy(broker) as busy:
             busy.goes_on()
             filler = disk / "filler"
@@ -131,6 +135,7 @@ def test_a_disk_that_fills_up_under_load(mounted, tmp_path):
 
 def test_every_write_is_refused_for_a_while(tmp_path):
     with LocalBroker(data=tmp_path / "data") as broker:
+        create_topic(broker)
         with Busy(broker) as busy:
             for _ in range(3):
                 busy.goes_on()
@@ -149,12 +154,16 @@ def test_every_write_is_refused_for_a_while(tmp_path):
         assert "Traceback" not in broker.log
 
 
-@pytest.mark.skipif(
-    not os.environ.get("TIDELOG_EXT4_FAULTS"),
-    reason="open finding: about one run in eight loses flushed records when ext4 aborts its "
-    "journal; set TIDELOG_EXT4_FAULTS=1 to run it",
-)
 def test_a_file_system_that_turns_read_only(mounted, tmp_path):
+    """Nothing that was acknowledged before the error is lost.
+
+    Of what is flushed while ext4 aborts its journal no broker can promise anything.  An
+    fdatasync that meets the abort may find that its transaction is neither running nor
+    committing any more, takes it for committed and returns success; the mount that follows
+    does not find it in the journal.  A loop of pwrite and fdatasync on one descriptor, without
+    a broker, lost its last write in 3 of 25 such errors (Linux 6.18).  So what was acknowledged
+    after the error may be missing, from the end; what is there must be as it was.
+    """
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(64 * MIB)
@@ -167,18 +176,25 @@ def test_a_file_system_that_turns_read_only(mounted, tmp_path):
     if not os.access(trigger, os.W_OK):
         pytest.skip("this kernel cannot simulate an error of ext4")
     with on_disk(tmp_path, disk) as broker:
-        # What was not flushed is lost with the file system's journal.
-        with Busy(broker, flush_messages=1) as busy:
-            busy.goes_on()
+        create_topic(broker, flush_messages=1)
+        with Busy(broker) as before:
+            before.goes_on()
+            promised = [before.history.acknowledged_end(index) for index in range(2)]
             with open(trigger, "w") as file:
                 file.write("a test")
-            busy.is_refused()
-            busy.reads()
-            assert broker.stop() == 0, "it stops in order, even so"
-            assert run("umount", str(disk)).returncode == 0
-            mounted(*options)
-            broker.start()
-            busy.goes_on()
+            before.is_refused()
+            before.reads()
         assert "Read-only file system; reads go on" in broker.log
-        busy.check()
+        assert broker.stop() == 0, "it stops in order, even so"
+        assert run("umount", str(disk)).returncode == 0
+        mounted(*options)
+        broker.start()
+        for index, end in enumerate(promised):
+            records, high_watermark = whole_log(broker.port, "t", index)
+            assert high_watermark == len(records) >= end
+            before.history.forget(index, high_watermark)
+        with Busy(broker, names=("later raw", "later plain")) as after:
+            after.goes_on()
+        before.check()
+        after.check()
         assert "Traceback" not in broker.log
