@@ -157,11 +157,11 @@ class RawClient:
             values += [value for _, value in found]
             offset = found[-1][0] + 1
 
-    def list_offset(self, topic, timestamp, partition=0, version=7):
+    def list_offset(self, topic, timestamp, partition=0, version=7, isolation_level=0):
         row = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = ListOffsetsRequest(
             replica_id=-1,
-            isolation_level=0,
+            isolation_level=isolation_level,
             topics=[ListOffsetsTopic(name=topic, partitions=[row])],
         )
         return self.call(request, ListOffsetsResponse, version).topics[0].partitions[0]

@@ -15,6 +15,7 @@ from log_support import append, generator, log_config, make_batch, open_in
 
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import write_checkpoint
+from tidelog.log.transaction_index import Aborted, TransactionIndex
 from tidelog.testing import LocalBroker
 from tidelog.wire.compression import Codec
 
@@ -334,6 +335,16 @@ def test_the_other_files_as_text(data: Path) -> None:
     assert dump(data / checkpoints.RECOVERY_POINT).out == "topic t  partition 0  offset 150\n"
     assert dump(data / "t-0" / "leader-epoch-checkpoint").out == "epoch 0  start offset 0\n"
     assert "cluster.id abc" in dump(data / "meta.properties").out
+
+
+def test_aborted_transactions(tmp_path: Path) -> None:
+    path = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    path.parent.mkdir()
+    index = TransactionIndex(str(path), 0)
+    index.add(Aborted(7, 3, 9, 10))
+    index.flush()
+    shown = "producer id 7  first offset 3  marker offset 9  last stable offset 10\n"
+    assert dump(path).out == shown
 
 
 def test_a_partition_is_all_its_files(data: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 
-from tidelog.log import recovery
+from tidelog.log import recovery, transaction_index
 from tidelog.log.files import remove
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.log import Log
@@ -175,13 +175,14 @@ def _check_transaction_indexes(directory: str, segments: list[Segment], end: int
     """Make those anew that cannot be right; a consumer must not be shown aborted records."""
     on_disk = {name for name in os.listdir(directory) if name.endswith(".txnindex")}
     damaged = []
-    for segment, segment_end in zip(
-        segments, [*(following.base_offset for following in segments[1:]), end], strict=True
-    ):
-        if os.path.basename(segment.transaction_index.path) in on_disk:
-            fault = segment.transaction_index.fault(segment_end)
+    ends = [*(following.base_offset for following in segments[1:]), end]
+    for segment, segment_end in zip(segments, ends, strict=True):
+        path = segment.transaction_index.path
+        if os.path.basename(path) in on_disk:
+            with open(path, "rb") as file:
+                fault = transaction_index.fault(file.read(), segment.base_offset, segment_end)
             if fault:
-                log.warning("%s: %s; made anew", segment.transaction_index.path, fault)
+                log.warning("%s: %s; made anew", path, fault)
                 damaged.append(segment)
     if damaged:
         recovery.rebuild_transaction_indexes(directory, segments, damaged)

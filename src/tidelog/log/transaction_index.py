@@ -63,23 +63,6 @@ class TransactionIndex(_Index):
         if len(self):
             self._keep(self._floor(_MARKER, offset - 1) + 1)
 
-    def fault(self, end: int) -> str:
-        """What cannot be in an index of a segment that ends before ``end``; empty if fine."""
-        data, size = self.data, _ENTRY.size
-        if self._written < 0:
-            return "it ends inside an entry"
-        before = self.base_offset - 1
-        for i in range(len(data) // size):
-            version, producer_id, first, marker, stable = _ENTRY.unpack_from(data, i * size)
-            if version != _VERSION:
-                return f"entry {i} has version {version}"
-            if not before < marker < end:
-                return f"entry {i} has its marker at offset {marker}"
-            if producer_id < 0 or not 0 <= first < marker or not 0 <= stable <= marker + 1:
-                return f"entry {i} cannot be"
-            before = marker
-        return ""
-
     def flush(self) -> None:
         """Write what the file lacks; without entries there is no file."""
         if self._written < 0 and not self._data:
@@ -87,3 +70,20 @@ class TransactionIndex(_Index):
             self._written = 0
         else:
             super().flush()
+
+
+def fault(content: bytes, base_offset: int, end: int) -> str:
+    """What cannot be in the index of a segment that ends before ``end``; empty if all can."""
+    if len(content) % _ENTRY.size:
+        return f"{len(content)} bytes are not a multiple of {_ENTRY.size}"
+    before = base_offset - 1
+    for number, entry in enumerate(_ENTRY.iter_unpack(content)):
+        version, producer_id, first, marker, stable = entry
+        if version != _VERSION:
+            return f"entry {number} has version {version}"
+        if not before < marker < end:
+            return f"entry {number} has its marker at offset {marker}"
+        if producer_id < 0 or not 0 <= first < marker or not 0 <= stable <= marker + 1:
+            return f"entry {number} makes no sense"
+        before = marker
+    return ""

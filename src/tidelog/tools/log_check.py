@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
-from tidelog.log import checkpoints, leader_epochs
+from tidelog.log import checkpoints, leader_epochs, transaction_index
 from tidelog.log.checkpoints import parse_checkpoint
 from tidelog.log.leader_epochs import parse_epochs
 from tidelog.log.producer_state import ProducerState
@@ -26,7 +26,6 @@ from tidelog.tools.log_segments import (
 from tidelog.tools.output import plural
 from tidelog.wire.uuids import parse_uuid
 
-_TXN_ENTRY = 34
 _CHECKPOINTS = (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
 
 
@@ -121,8 +120,8 @@ def _check_file(path: str, content: bytes, end: int) -> list[Problem]:
         if name == "partition.metadata":
             parse_uuid(read_properties(content.decode())["topic_id"])
         elif name.endswith(".txnindex"):
-            if len(content) % _TXN_ENTRY:
-                raise ValueError(f"{len(content)} bytes are not a multiple of {_TXN_ENTRY}")
+            if fault := transaction_index.fault(content, int(name[:20]), end):
+                raise ValueError(fault)
         else:
             ProducerState.decode(content)
             offset = int(name[:20])

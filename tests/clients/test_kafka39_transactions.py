@@ -1,0 +1,178 @@
+"""Transactions that Kafka 3.9 wrote, read from tidelog: committed ones, and no others."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from clients.building import heavy
+from clients.java import tool
+from clients.kafka39 import Kafka39, ZooKeeper
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tidelog.testing import LocalBroker
+
+pytestmark = heavy("java", "mvn")
+TOPIC = "ledger"
+PARTITION = TopicPartition(TOPIC, 0)
+FILLER = "." * 1000  # a few transactions to a segment
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+def write(bootstrap: str) -> list[str]:
+    """Transactions of two producers, one inside the other; returns what is committed before
+    the one that stays open."""
+    settings = {"bootstrap.servers": bootstrap, "linger.ms": 0}
+    outer, inner, late = (
+        Producer({**settings, "transactional.id": name, "transaction.timeout.ms": 600_000})
+        for name in ("outer", "inner", "late")
+    )
+    plain = Producer(settings)
+    for producer in (outer, inner, late):
+        producer.init_transactions(60)
+    seen: list[str] = []
+
+    def send(producer: Producer, text: str, count: int = 10) -> list[str]:
+        values = [f"{text}-{n}{FILLER}" for n in range(count)]
+        for value in values:
+            producer.produce(TOPIC, value, partition=0)
+        assert producer.flush(60) == 0
+        return values
+
+    for number in range(12):
+        outer.begin_transaction()
+        first = send(outer, f"outer-{number}")
+        inner.begin_transaction()
+        middle = send(inner, f"inner-{number}")
+        between = send(plain, f"plain-{number}", 3)
+        last = send(outer, f"outer-{number}-more")
+        if number % 3 == 0:
+            inner.abort_transaction(60)
+            middle = []
+        else:
+            inner.commit_transaction(60)
+        if number % 2 == 0:
+            outer.abort_transaction(60)
+            first = last = []
+        else:
+            outer.commit_transaction(60)
+        seen += [*first, *middle, *between, *last]
+    late.begin_transaction()
+    send(late, "open")
+    send(plain, "after the open one")
+    inner.begin_transaction()
+    send(inner, "committed after the open one")
+    inner.commit_transaction(60)
+    return seen
+
+
+def read(bootstrap: str, isolation: str, start: int = 0) -> list[tuple[int, str]]:
+    """Everything from an offset on that librdkafka shows."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+            "fetch.message.max.bytes": 30_000,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, start)])
+    found: list[tuple[int, str]] = []
+    while True:
+        message = consumer.poll(20)
+        assert message is not None, "nothing more came"
+        if message.error():
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            consumer.close()
+            return found
+        found.append((message.offset(), message.value().decode()))
+
+
+def latest(bootstrap: str, isolation: IsolationLevel) -> int:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = admin.list_offsets({PARTITION: OffsetSpec.latest()}, isolation_level=isolation)
+    return asked[PARTITION].result(30).offset
+
+
+class Written(NamedTuple):
+    data: Path
+    committed: list[tuple[int, str]]  # as Kafka itself shows it
+    everything: list[tuple[int, str]]
+    stable: int
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> dict[str, Written]:
+    """What Kafka leaves behind after a clean stop, and after kill -9."""
+    folder = tmp_path_factory.mktemp("transactions")
+    data, result = folder / "data", {}
+    with (
+        ZooKeeper(folder / "zookeeper") as keeper,
+        Kafka39(folder / "kafka", data, keeper) as kafka,
+    ):
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        expected = write(kafka.bootstrap)
+        committed = read(kafka.bootstrap, "read_committed")
+        assert [value for _, value in committed] == expected
+        everything = read(kafka.bootstrap, "read_uncommitted")
+        stable = latest(kafka.bootstrap, IsolationLevel.READ_COMMITTED)
+        for how, end in (("stopped", kafka.stop), ("killed", kafka.kill)):
+            end()
+            shutil.copytree(data, folder / how)
+            result[how] = Written(folder / how, committed, everything, stable)
+            if how == "stopped":
+                kafka.start()
+    return result
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "index lost", "mark lost", "snapshots lost"])
+def test_only_committed_records_are_shown(written, how, tmp_path):
+    source = written["killed" if how == "killed" else "stopped"]
+    data = tmp_path / "data"
+    shutil.copytree(source.data, data)
+    partition = data / f"{TOPIC}-0"
+    indexes = {path.name: path.read_bytes() for path in partition.glob("*.txnindex")}
+    assert len(list(partition.glob("*.log"))) > 3
+    assert sum(map(bool, indexes.values())) > 1
+    if how.endswith("lost"):
+        # Without the mark of a clean stop, nothing but the batches is believed.
+        (data / ".kafka_cleanshutdown").unlink()
+        (data / "recovery-point-offset-checkpoint").unlink()
+    for pattern in {"index lost": ["txnindex"], "snapshots lost": ["txnindex", "snapshot"]}.get(
+        how, []
+    ):
+        for path in partition.glob(f"*.{pattern}"):
+            path.unlink()
+    with LocalBroker(data=data) as broker:
+        assert read(broker.bootstrap, "read_committed") == source.committed
+        assert read(broker.bootstrap, "read_uncommitted") == source.everything
+        for start in range(0, source.stable, 37):
+            rest = [row for row in source.committed if row[0] >= start]
+            assert read(broker.bootstrap, "read_committed", start) == rest
+        assert latest(broker.bootstrap, IsolationLevel.READ_COMMITTED) == source.stable
+        whole = latest(broker.bootstrap, IsolationLevel.READ_UNCOMMITTED)
+        assert whole > source.everything[-1][0] >= source.stable
+        assert through_java(broker.bootstrap, len(source.committed)) == [
+            value for _, value in source.committed
+        ]
+        broker.restart()
+        assert read(broker.bootstrap, "read_committed") == source.committed
+    after = {path.name: path.read_bytes() for path in partition.glob("*.txnindex")}
+    filled = {name: content for name, content in indexes.items() if content}
+    assert {name: content for name, content in after.items() if content} == filled
+
+
+def through_java(bootstrap: str, count: int) -> list[str]:
+    """What Kafka's console consumer prints."""
+    found = tool(
+        CONSOLE,
+        *("--bootstrap-server", bootstrap, "--topic", TOPIC, "--partition", "0"),
+        *("--offset", "earliest", "--isolation-level", "read_committed"),
+        *("--max-messages", str(count)),
+    )
+    return [line for line in found.splitlines() if line.endswith(FILLER)]
