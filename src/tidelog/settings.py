@@ -147,6 +147,10 @@ class LogConfig:
     cleanup_policy: tuple[str, ...]
     retention_ms: int
     retention_bytes: int
+    delete_retention_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
     min_insync_replicas: int
 
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("log_damage", "log_model", "log_support")
+pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "log_support")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.log import recovery, retention
+from tidelog.log import cleaner_swap, recovery, retention
 from tidelog.log.files import remove, sync_directory, sync_file
 from tidelog.log.index import TimeIndex
 from tidelog.log.leader_epochs import LeaderEpochs
@@ -65,6 +65,10 @@ class Log:
         self.recovery_point = self.log_start_offset
         self.producers = ProducerState()
         self.epochs = LeaderEpochs()
+        self.cleaned_offset: int | None = None  # compaction has been through up to here
+        self.uncleanable = ""  # why compaction cannot work on this log
+        self.swapping: int | None = None  # see cleaner_swap.py
+        self.truncations = 0
         self.first_unflushed_ms: int | None = None
         self.flush_wanted = False
         self.flush_failed = False  # since the last one that went well
@@ -157,7 +161,10 @@ class Log:
 
     def _segment_ms(self) -> int:
         jitter = self.config.segment_jitter_ms
-        return self.config.segment_ms - (random.randrange(jitter) if jitter else 0)
+        age = self.config.segment_ms
+        if "compact" in self.config.cleanup_policy:  # the active segment is not compacted
+            age = min(age, self.config.max_compaction_lag_ms)
+        return age - (random.randrange(min(jitter, age)) if jitter else 0)
 
     def roll(self, now_ms: int) -> None:
         """Close the active segment and start a new one at the log end."""
@@ -405,6 +412,7 @@ class Log:
                 count -= 1
         if not count:
             return [], ""
+        self.abandon_swap()
         doomed = self.segments[:count]
         self.advance_start(self.segments[count].base_offset)
         self._set_segments(list(self.segments[count:]))
@@ -427,6 +435,8 @@ class Log:
         """Forget everything from ``offset`` on (a follower that went astray)."""
         if offset >= self.end_offset:
             return
+        self.abandon_swap()
+        self.truncations += 1
         keep = [segment for segment in self.segments if segment.base_offset <= offset]
         dropped = self.segments[len(keep) :]
         if not keep:  # older than all there is: start anew
@@ -442,11 +452,27 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, end)
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
+        if self.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, end)
         if self.epochs.truncate_from_end(end):
             self.epochs.save(self.directory)
         start, self.producers = load_newest_snapshot(self.directory, end)
         recovery.recall_batches(list(self.segments), self.producers, start)
         recovery.replay_producers(list(self.segments), self.producers, max(start, 0))
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Neighbours have become one segment (compaction)."""
+        first = self.segments.index(old[0])
+        assert list(self.segments[first : first + len(old)]) == old
+        rest = self.segments[first + len(old) :]
+        self._set_segments([*self.segments[:first], new, *rest])
+        self._unsynced_names = True
+
+    def abandon_swap(self) -> None:
+        """Segments are about to go: a copy that was to take their place must not come."""
+        if self.swapping is not None:
+            cleaner_swap.abandon(self.directory, self.swapping)
+            self.swapping = None
 
     # -- closing ----------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 
-from tidelog.log import recovery, transaction_index
+from tidelog.log import cleaner_swap, recovery, transaction_index
 from tidelog.log.files import remove
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.log import Log
@@ -86,11 +86,9 @@ def open_log(
 
 def _remove_leftovers(directory: str) -> None:
     for name in os.listdir(directory):
-        if name.endswith((".deleted", ".cleaned", ".tmp")):
+        if name.endswith(".tmp"):
             remove(os.path.join(directory, name))
-        elif name.endswith(".log.swap"):
-            path = os.path.join(directory, name)
-            log.error("%s: Kafka was stopped while it compacted; let it finish first", path)
+    cleaner_swap.recover(directory)
 
 
 def _remove_orphans(directory: str, segments: list[Segment]) -> None:

@@ -57,7 +57,8 @@ class ByTime:
             return 0
         count = 0
         for segment in facts.segments:
-            if now_ms - segment.newest_ms <= limit or segment.size == 0:
+            empty = segment.active and segment.size == 0  # compaction may empty a closed one
+            if now_ms - segment.newest_ms <= limit or empty:
                 break
             count += 1
         return count

@@ -74,16 +74,18 @@ class FileRange:
 class Segment:
     """One file of the log; see the module."""
 
-    def __init__(self, directory: str, base_offset: int, *, create: bool = False) -> None:
+    def __init__(
+        self, directory: str, base_offset: int, *, create: bool = False, suffix: str = ""
+    ) -> None:
         self.directory = directory
         self.base_offset = base_offset
         stem = os.path.join(directory, f"{base_offset:020d}")
-        self.path = stem + ".log"
+        self.path = stem + ".log" + suffix  # a copy that compaction makes has one
         self._file: LogFile | None = LogFile(self.path, create=True) if create else None
         self.size = 0 if create else os.stat(self.path).st_size
-        self.offset_index = OffsetIndex(stem + ".index", base_offset)
-        self.time_index = TimeIndex(stem + ".timeindex", base_offset)
-        self.transaction_index = TransactionIndex(stem + ".txnindex", base_offset)
+        self.offset_index = OffsetIndex(stem + ".index" + suffix, base_offset)
+        self.time_index = TimeIndex(stem + ".timeindex" + suffix, base_offset)
+        self.transaction_index = TransactionIndex(stem + ".txnindex" + suffix, base_offset)
         if create:
             # A leftover of a deleted log must not speak for a new file.
             self.offset_index.reset()

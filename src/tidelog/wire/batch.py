@@ -6,9 +6,9 @@
     12     4    partition leader epoch  the broker, at append (outside the CRC)
     16     1    magic = 2             the producer
     17     4    CRC-32C of [21:]      the producer (the broker when it edits a batch)
-    21     2    attributes            codec, timestamp type, transactional, control
+    21     2    attributes            codec, timestamp type, transactional, control, horizon
     23     4    last offset delta     the producer; survives compaction
-    27     8    base timestamp        the producer
+    27     8    base timestamp        the producer; the delete horizon if that bit is set
     35     8    max timestamp         the producer; the broker for LogAppendTime
     43     8    producer id           -1 when the producer is not idempotent
     51     2    producer epoch
@@ -38,6 +38,7 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40  # the base timestamp says when the tombstones may go (KIP-534)
 
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
