@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from log_damage import CONFIG, WholeLog, flip
-from log_support import SEED, OnDisk, append, contents, generator, make_batch, open_in
+from log_support import (
+    SEED,
+    OnDisk,
+    append,
+    contents,
+    generator,
+    make_batch,
+    open_in,
+    sized_batch,
+)
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -181,3 +192,48 @@ def test_a_tail_cut_off_after_a_clean_stop(stopped: WholeLog) -> None:
         stopped.restore(**{stopped.newest: data[:size]})
         end = holder(batches, size).base_offset
         stopped.check(stopped.reopen(clean=True), end, indexes=False)
+
+
+def large_log(path: Path) -> int:
+    """A log of some windows, with batches larger than one; returns the size of its file."""
+    log = open_in(path)
+    for size in (1000, 700_000, 80, 300_000, 1_100_000, 90):
+        append(log, sized_batch(size))
+    log.flush()
+    return log.size
+
+
+def test_batches_larger_than_the_window(quick_path: Path) -> None:
+    size = large_log(quick_path)
+    log = open_in(quick_path, clean=False)
+    assert (log.end_offset, log.size) == (6, size)
+    path = quick_path / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[1_900_000] ^= 1  # in the fifth
+    path.write_bytes(data)
+    assert open_in(quick_path, clean=False).end_offset == 4
+
+
+@pytest.mark.parametrize("shortened", [False, True], ids=["a bad sector", "a file made shorter"])
+def test_what_cannot_be_read_is_an_error(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, shortened: bool
+) -> None:
+    """Not a signal, and no reason to cut the log: the disk may be mended."""
+    size = large_log(quick_path)
+    path = quick_path / "00000000000000000000.log"
+    real = os.preadv
+
+    def preadv(fd: int, buffers: list[memoryview], position: int) -> int:
+        if position > 1_000_000 and shortened:
+            os.truncate(path, 900_000)
+        elif position > 1_000_000:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(
+        OSError, match="shorter than it was" if shortened else "at byte 1"
+    ) as caught:
+        open_in(quick_path, clean=False)
+    assert caught.value.filename == str(path)
+    assert path.stat().st_size == (900_000 if shortened else size)

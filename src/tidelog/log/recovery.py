@@ -9,17 +9,21 @@ The indexes and the producers' state are made anew from what stands.
 
 from __future__ import annotations
 
+import errno
 import logging
-import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from crc32c import crc32c
 
 from tidelog.log.producer_state import ProducerState, load_newest_snapshot
-from tidelog.log.segment import MAX_RELATIVE, FileRange, Segment
-from tidelog.wire.batch import CONTROL, HEADER, HEADER_SIZE, BatchHeader, is_valid
+from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
+from tidelog.wire.batch import CONTROL, CRC_START, HEADER_SIZE, MAGIC, BatchHeader, read_header
 from tidelog.wire.markers import read_marker
 
+_WINDOW = 256 * 1024  # stays in a core's cache between the copy and the CRC
 _LOOK_BACK = 512  # index entries: each is a batch, or 4 KiB of small ones
 
 log = logging.getLogger(__name__)
@@ -50,56 +54,112 @@ def recover_segment(
 
     position, next_offset, reason = 0, max(expected_offset, segment.base_offset), ""
     markers = 0
-    if on_disk:
-        with mmap.mmap(segment.file.fd, on_disk, access=mmap.ACCESS_READ) as data:
-            view = memoryview(data)
-            try:
-                while position < on_disk:
-                    reason = fault(view, position, next_offset)
-                    reason = reason or _misplaced(view, position, next_offset, limit)
-                    if reason:
-                        break
-                    header = BatchHeader(*HEADER.unpack_from(view, position))
-                    last = header.last_offset
-                    markers |= header.attributes & CONTROL
-                    segment.note(position, header.size, last, header.max_timestamp, interval)
-                    position += header.size
-                    next_offset = last + 1
-            finally:
-                view.release()
+    reader = _Reader(segment.file, on_disk)
+    while position < on_disk:
+        left = on_disk - position
+        if left < HEADER_SIZE:
+            reason = _no_header(left)
+            break
+        header = reader.header(position)
+        crc_of = partial(reader.checksum, position + CRC_START, position + header.size)
+        reason = _fault(header, left, next_offset, crc_of)
+        if not reason and header.last_offset >= limit:
+            reason = f"offset {header.last_offset} lies beyond the segment"
+        if not reason and header.base_offset > next_offset and left >= header.size + HEADER_SIZE:
+            follower = segment.header_at(position + header.size)
+            reason = _misplaced(header, follower, next_offset)
+        if reason:
+            break
+        last = header.last_offset
+        markers |= header.attributes & CONTROL
+        segment.note(position, header.size, last, header.max_timestamp, interval)
+        position += header.size
+        next_offset = last + 1
     if position < on_disk:
         os.ftruncate(segment.file.fd, position)
     segment.size = position
     return Recovered(next_offset, on_disk - position, reason, bool(markers))
 
 
+class _Reader:
+    """A file from its start to its end, a window at a time.
+
+    Not a map: a sector that cannot be read, or a file that somebody makes shorter meanwhile,
+    is an error here.  A map raises SIGBUS, and the broker is gone.
+    """
+
+    def __init__(self, file: LogFile, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._buffer = memoryview(bytearray(min(size, _WINDOW)))
+        self._start = self._end = 0  # what of the file is in the buffer
+
+    def _read(self, position: int) -> None:
+        """Let the window begin at ``position``."""
+        wanted = min(len(self._buffer), self._size - position)
+        self._start = self._end = position
+        while self._end - position < wanted:
+            room = self._buffer[self._end - position : wanted]
+            try:
+                count = os.preadv(self._file.fd, [room], self._end)
+            except OSError as error:
+                message = f"{error.strerror} at byte {self._end}"
+                raise OSError(error.errno, message, self._file.path) from error
+            if count == 0:
+                raise OSError(errno.EIO, "the segment is shorter than it was", self._file.path)
+            self._end += count
+
+    def header(self, position: int) -> BatchHeader:
+        if position < self._start or position + HEADER_SIZE > self._end:
+            self._read(position)
+        return read_header(self._buffer, position - self._start)
+
+    def checksum(self, position: int, end: int) -> int:
+        """The CRC-32C of the bytes in between: a batch may be larger than the window."""
+        crc = 0
+        while position < end:
+            if position >= self._end:
+                self._read(position)
+            part = self._buffer[position - self._start : min(end, self._end) - self._start]
+            crc = crc32c(part, crc)
+            position += len(part)
+        return crc
+
+
 def fault(view: memoryview, position: int, next_offset: int) -> str:
-    """Why the batch at ``position`` cannot stand; empty if it can."""
+    """Why the batch at ``position`` of a whole file cannot stand; empty if it can."""
     left = len(view) - position
     if left < HEADER_SIZE:
-        return f"{left} bytes are no batch header"
-    header = BatchHeader(*HEADER.unpack_from(view, position))
+        return _no_header(left)
+    header = read_header(view, position)
+
+    def crc_of() -> int:
+        with view[position + CRC_START : position + header.size] as covered:
+            return crc32c(covered)
+
+    return _fault(header, left, next_offset, crc_of)
+
+
+def _no_header(left: int) -> str:
+    return f"{left} bytes are no batch header"
+
+
+def _fault(header: BatchHeader, left: int, next_offset: int, crc_of: Callable[[], int]) -> str:
     if header.size < HEADER_SIZE or header.size > left:
         return f"a batch of {header.size} bytes does not fit into the {left} that are left"
-    with view[position : position + header.size] as batch:
-        if not is_valid(batch):
-            return "a batch does not match its CRC"
+    plausible = header.magic == MAGIC and header.last_offset_delta >= 0 <= header.base_offset
+    if not plausible or crc_of() != header.crc:
+        return "a batch does not match its CRC"
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} comes after {next_offset - 1}"
     return ""
 
 
-def _misplaced(view: memoryview, position: int, next_offset: int, limit: int) -> str:
+def _misplaced(header: BatchHeader, follower: BatchHeader, next_offset: int) -> str:
     """The base offset is not under the CRC.  A gap before a batch is legal (compaction
     leaves gaps), but not one that the batch after it denies."""
-    header = BatchHeader(*HEADER.unpack_from(view, position))
-    if header.last_offset >= limit:
-        return f"offset {header.last_offset} lies beyond the segment"
-    follower = position + header.size
-    if header.base_offset > next_offset and len(view) - follower >= HEADER_SIZE:
-        expected = next_offset + header.last_offset_delta + 1
-        if BatchHeader(*HEADER.unpack_from(view, follower)).base_offset == expected:
-            return f"offset {header.base_offset} stands where {next_offset} belongs"
+    if follower.base_offset == next_offset + header.last_offset_delta + 1:
+        return f"offset {header.base_offset} stands where {next_offset} belongs"
     return ""
 
 

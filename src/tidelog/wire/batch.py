@@ -31,6 +31,7 @@ from tidelog.wire.primitives import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
+CRC_START = 21  # what the CRC covers begins here
 LENGTH_OVERHEAD = 12  # base offset and length itself
 MAGIC = 2
 
