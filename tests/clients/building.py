@@ -1,6 +1,8 @@
 """Builds strangers' programs once, into ``.cache``, for ``./dev test --clients``.
 
-Plain ``./dev test`` skips what needs a compiler or a registry, and says so.
+Plain ``./dev test`` skips what needs a compiler or a registry, and says so.  With ``--clients``
+a test is skipped only for want of a tool or of the network: a program of ours that does not
+compile fails its tests.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -18,6 +21,13 @@ import pytest
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "clients"
 _PATIENCE = 540  # seconds, for a first build with downloads
+# How Maven, Go, Cargo and npm say that there is no network.
+_UNREACHABLE = re.compile(
+    r".*(unknown host|no such host|resolve host|name resolution|ENOTFOUND|EAI_AGAIN|ECONNREFUSED"
+    r"|ECONNRESET|ETIMEDOUT|timed out|timeout|connection refused|connection reset|unreachable"
+    r"|could not connect|could not transfer|network error|dial tcp).*",
+    re.IGNORECASE,
+)
 
 
 def heavy(*tools: str) -> list[pytest.MarkDecorator]:
@@ -34,7 +44,7 @@ def heavy(*tools: str) -> list[pytest.MarkDecorator]:
 def build(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
     """The folder that ``make`` filled from these sources; made again when they change.
 
-    What cannot be fetched or built skips the test, with the tool's last words.
+    ``make`` is made of :func:`run_fetch` and :func:`run_build`.
     """
     digest = hashlib.sha256()
     for source in sorted(sources):
@@ -52,8 +62,34 @@ def build(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> P
 
 
 def run_build(*command: str | Path, cwd: Path | None = None, **environment: str) -> None:
-    """One step of a build, or a skip that says what went wrong."""
-    done = subprocess.run(
+    """Compile; if it cannot be done the test fails, with the tool's last words."""
+    done = _run(command, cwd, environment)
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, command))}: {_last_words(done, 30)}", pytrace=False)
+
+
+def run_fetch(*command: str | Path, cwd: Path | None = None, **environment: str) -> None:
+    """Fetch from a registry; if it cannot be reached the test is skipped."""
+    tool = Path(command[0]).name
+    try:
+        done = _run(command, cwd, environment)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{tool}: nothing came from the registry in {_PATIENCE} seconds")
+    if not done.returncode:
+        return
+    if found := _UNREACHABLE.search(done.stdout + done.stderr):
+        pytest.skip(f"{tool} cannot reach its registry: {found[0].strip()}")
+    pytest.fail(f"{' '.join(map(str, command))}: {_last_words(done, 30)}", pytrace=False)
+
+
+def _last_words(done: subprocess.CompletedProcess[str], count: int) -> str:
+    return "\n".join((done.stdout + done.stderr).strip().splitlines()[-count:])
+
+
+def _run(
+    command: Sequence[str | Path], cwd: Path | None, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
         env={**os.environ, **environment},
@@ -63,6 +99,3 @@ def run_build(*command: str | Path, cwd: Path | None = None, **environment: str)
         timeout=_PATIENCE,
         check=False,
     )
-    if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
-        pytest.skip(f"{Path(command[0]).name} failed: {' / '.join(words)}")

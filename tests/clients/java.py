@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from clients.building import HERE, build, run_build
+from clients.building import HERE, build, run_build, run_fetch
 
 _FOLDER = HERE / "java"
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -21,7 +21,7 @@ def jars(name: str) -> str:
 
     def fetch(folder: Path) -> None:
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        run_build("mvn", "-B", "-q", "-f", pom, goal, f"-DoutputDirectory={folder}")
+        run_fetch("mvn", "-B", "-q", "-f", pom, goal, f"-DoutputDirectory={folder}")
 
     return f"{build(name, [pom], fetch)}/*"
 

@@ -123,6 +123,8 @@ def merge() -> None:
     uses = {tuple(use) for part in _PARTS.glob("*.json") for use in json.loads(part.read_text())}
     for client, key, api_version in sorted(uses):
         clients.setdefault(client, {}).setdefault(str(key), []).append(api_version)
+    for name in json.loads(SEEN.read_text()).keys() - clients.keys():
+        print(f"no longer recorded: {name} (was it skipped?)")
     lines = [f"  {json.dumps(name)}: {json.dumps(apis)}" for name, apis in clients.items()]
     SEEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     shutil.rmtree(_PARTS)

@@ -1,7 +1,7 @@
 """franz-go and sarama."""
 
 import pytest
-from clients.building import HERE, build, heavy, run_build
+from clients.building import HERE, build, heavy, run_build, run_fetch
 from clients.drivers import Driver, DriverError
 from clients.support import (
     CODECS,
@@ -20,7 +20,9 @@ _FOLDER = HERE / "go"
 
 def program():
     def compile_(folder):
-        run_build("go", "build", "-trimpath", "-o", folder / "clients", ".", cwd=_FOLDER)
+        run_fetch("go", "mod", "download", cwd=_FOLDER)
+        command = ("go", "build", "-trimpath", "-o", folder / "clients", ".")
+        run_build(*command, cwd=_FOLDER, GOPROXY="off")
 
     return build("go-clients", [p for p in _FOLDER.iterdir() if p.is_file()], compile_) / "clients"
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from clients.building import HERE, build, heavy, run_build
+from clients.building import HERE, build, heavy, run_fetch
 from clients.drivers import Driver, DriverError
 from clients.support import CODECS, EDGES, Row, batches_on_disk, codecs_on_disk, compressible
 
@@ -20,8 +20,8 @@ def program():
     def install(folder):
         for source in sources:
             shutil.copy(source, folder)
-        quiet = ("--silent", "--no-audit", "--no-fund")
-        run_build("npm", "ci", "--omit=optional", *quiet, "--prefix", folder)
+        quiet = ("--loglevel=error", "--no-audit", "--no-fund")
+        run_fetch("npm", "ci", "--omit=optional", *quiet, "--prefix", folder)
 
     return build("platformatic", sources, install) / "run.mjs"
 

@@ -1,7 +1,7 @@
 """rust-rdkafka, with the librdkafka that it bundles."""
 
 import pytest
-from clients.building import HERE, build, heavy, run_build
+from clients.building import HERE, build, heavy, run_build, run_fetch
 from clients.drivers import Driver, DriverError
 from clients.support import (
     CODECS,
@@ -22,7 +22,8 @@ def program():
     sources = [_FOLDER / "Cargo.toml", _FOLDER / "Cargo.lock", _FOLDER / "src" / "main.rs"]
 
     def compile_(folder):
-        command = ("cargo", "build", "--release", "--locked", "--quiet")
+        run_fetch("cargo", "fetch", "--locked", cwd=_FOLDER)
+        command = ("cargo", "build", "--release", "--locked", "--offline", "--quiet")
         run_build(*command, cwd=_FOLDER, CARGO_TARGET_DIR=str(folder))
 
     return build("rust", sources, compile_) / "release" / "tidelog-clients"
