@@ -19,7 +19,7 @@ from wire.test_fuzz import damage
 
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.hot import MAX_PRODUCE_ROWS, decode_fetch, decode_produce
-from tidelog.wire.messages.fetch import FetchRequest
+from tidelog.wire.messages.fetch import FetchRequest, FetchTopic
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -220,3 +220,28 @@ def test_too_many_partitions_are_refused_at_once(version: int) -> None:
         with pytest.raises(ProtocolError, match="more than 50000 partitions"):
             hot_produce(data, 0, version)
         assert time.process_time() - started < 0.2
+
+
+@pytest.mark.parametrize("hot", [decode_produce, decode_fetch])
+def test_names_are_as_long_as_older_versions_can_say(hot: Hot) -> None:
+    """As the compiled decoders, and Kafka: else the answer could not be read."""
+    for length in (32767, 32768, 40000):
+        name = "x" * length
+        if hot is decode_produce:
+            topic = TopicProduceData(name=name, partition_data=[])
+            data = encode(ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic]), 9)
+        else:
+            row = FetchTopic(topic=name, partitions=[])
+            data = encode(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[row]), 12)
+        version = 9 if hot is decode_produce else 12
+        if length <= 32767:
+            hot(memoryview(data), 0, version)
+        else:
+            with pytest.raises(ProtocolError, match="32767"):
+                hot(memoryview(data), 0, version)
+
+
+def test_a_transactional_id_is_as_long_as_older_versions_can_say() -> None:
+    request = ProduceRequest(transactional_id="x" * 32768, acks=1, timeout_ms=1, topic_data=[])
+    with pytest.raises(ProtocolError, match="32767"):
+        decode_produce(memoryview(encode(request, 9)), 0, 9)

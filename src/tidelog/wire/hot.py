@@ -112,6 +112,7 @@ def _decode_produce_flexible(
     n, pos = _length(buf, pos)
     transactional_id = None
     if n >= 0:
+        _check_string(n)
         transactional_id = str(buf[pos : pos + n], "utf-8")
         pos += n
     acks, timeout_ms = _ACKS_TIMEOUT(buf, pos)
@@ -128,6 +129,7 @@ def _decode_produce_flexible(
             n, pos = _length(buf, pos)
             if n < 0:
                 raise ProtocolError("ProduceRequest: a topic has no name")
+            _check_string(n)
             topic = str(buf[pos : pos + n], "utf-8")
             pos += n
         partition_count, pos = _length(buf, pos)
@@ -465,6 +467,12 @@ def _check_count(n: int, left: int) -> None:
         raise ProtocolError("an array is longer than the request, or null")
 
 
+def _check_string(n: int) -> None:
+    # As in Kafka: else a string could come in that older versions cannot send.
+    if n > 32767:
+        raise ProtocolError("a string is over 32767 bytes")
+
+
 def _read_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str, int]:
     if flexible:
         n, pos = _length(buf, pos)
@@ -473,6 +481,7 @@ def _read_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str, int]:
         pos += 2
     if n < 0 or n > len(buf) - pos:
         raise ProtocolError("a string is longer than the request, or null")
+    _check_string(n)
     return str(buf[pos : pos + n], "utf-8"), pos + n
 
 
