@@ -104,7 +104,8 @@ class RawClient:
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
         return answer.topics[0].topic_id
 
-    def produce_request(self, topic, records, *, partition=0, acks=-1, timeout_ms=5000):
+    @staticmethod
+    def produce_request(topic, records, *, partition=0, acks=-1, timeout_ms=5000):
         named = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
         data = PartitionProduceData(index=partition, records=records)
         return ProduceRequest(
@@ -120,7 +121,8 @@ class RawClient:
         answer = self.call(request, ProduceResponse, version)
         return answer.responses[0].partition_responses[0]
 
-    def fetch_request(self, *rows, max_wait_ms=0, min_bytes=1, max_bytes=1 << 25, **options):
+    @staticmethod
+    def fetch_request(*rows, max_wait_ms=0, min_bytes=1, max_bytes=1 << 25, **options):
         """Rows are ``(topic, partition, offset)`` or with a partition limit behind."""
         topics = []
         for topic, partition, offset, *limit in rows:

@@ -4,7 +4,7 @@ import os
 import struct
 
 import pytest
-from raw_client import RawClient
+from raw_client import RawClient, batch_of
 from waiting import until
 
 from tidelog.errors import ErrorCode
@@ -46,6 +46,24 @@ def test_bad_bytes_are_refused_with_a_reason(broker, client, name):
         assert bad.hung_up()
     until(lambda: reason in broker.log, f"{reason!r} in the log")
     assert client.call(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in ("TLS", "HTTP")])
+def test_requests_before_a_bad_one_are_answered(broker, name):
+    good = [encode_request(MetadataRequest(topics=[]), 9, n, "c") for n in range(3)]
+    with RawClient(broker.port) as client:
+        client.sock.sendall(b"".join(good) + BAD[name][0])
+        assert [client.receive(MetadataResponse, 9)[0] for _ in good] == [0, 1, 2]
+        assert client.hung_up()
+
+
+def test_requests_before_a_failed_produce_without_acks_are_answered(broker):
+    good = encode_request(MetadataRequest(topics=[]), 9, 7, "c")
+    failing = RawClient.produce_request("not-there", batch_of(b"x"), partition=99, acks=0)
+    with RawClient(broker.port) as client:
+        client.sock.sendall(good + encode_request(failing, 9, 8, "c"))
+        assert client.receive(MetadataResponse, 9)[0] == 7
+        assert client.hung_up()
 
 
 def test_garbage_never_hurts(broker, client):

@@ -161,7 +161,7 @@ class Connection:
         except Exception:
             # A bug of ours.  The client must not wait for an answer that never comes.
             log.exception("%s: a request failed", self.peer)
-            self.close("internal error")
+            self.hang_up("internal error")
             return
         finally:
             self._in_frames = False
@@ -364,6 +364,12 @@ class Connection:
         with contextlib.suppress(OSError):
             self.sock.send(text)
         self.close("not a Kafka client")
+
+    def hang_up(self, reason: str) -> None:
+        """Close because of what the client sent; what came before it has its answers."""
+        if self._out and not self._writing:
+            self._send()
+        self.close(reason)
 
     def close(self, reason: str) -> None:
         if self.closed:

@@ -133,7 +133,7 @@ class Server:
         """Bad input: say so in the log and hang up, as Kafka does."""
         kind = _DIGITS.sub("#", reason)  # "99 bytes" and "100 bytes" are the same complaint
         self._complaints.warn(kind, f"{connection.peer}: {reason}; connection closed")
-        connection.close("bad request")
+        connection.hang_up("bad request")
 
     def complain(self, kind: str, message: str) -> None:
         """Tell the operator something about a client, not too often."""

@@ -105,7 +105,7 @@ def _answer(frame: Frame, acks: int, answers: Answers) -> None:
         answer = encode_produce_response(frame.version, frame.correlation_id, answers)
         frame.connection.reply([answer])
     elif any(result.error for _, results in answers for result in results):
-        frame.connection.close("a Produce with acks=0 failed")
+        frame.connection.hang_up("a Produce with acks=0 failed")
 
 
 class _Waiting(NamedTuple):
