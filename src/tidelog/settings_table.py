@@ -252,6 +252,37 @@ RETENTION = [
             doc="How long a record may stay uncompacted."),
 ]
 
+CONSUMER_GROUPS = [
+    Setting("group.initial.rebalance.delay.ms", INT, 0, least=0,
+            doc="How long the first member of a group waits for others before the first "
+                "rebalance (Kafka: 3000; its sample server.properties: 0)."),
+    Setting("group.min.session.timeout.ms", INT, 6000, least=0,
+            doc="The shortest session timeout that a member may ask for."),
+    Setting("group.max.session.timeout.ms", INT, 1800000, least=0,
+            doc="The longest session timeout that a member may ask for."),
+    Setting("group.max.size", INT, INT_MAX, least=1,
+            doc="The most members of a group."),
+    Setting("offset.metadata.max.bytes", INT, 4096, least=0,
+            doc="The longest text that may be committed with an offset."),
+    Setting("offsets.commit.timeout.ms", INT, 5000, least=1,
+            doc="How long a commit waits for the replicas."),
+    Setting("offsets.retention.minutes", INT, None, least=1,
+            doc="Forget committed offsets after so long without a member.  Not set: they live as "
+                "long as the data that they point into (Kafka: 10080)."),
+    Setting("offsets.retention.check.interval.ms", LONG, 600000, least=1,
+            doc="How often to look for committed offsets to forget."),
+    Setting("offsets.topic.num.partitions", INT, 50, least=1,
+            doc="Partitions of __consumer_offsets when it is created."),
+    Setting("offsets.topic.replication.factor", INT, 3, least=1,
+            doc="Replicas of __consumer_offsets when it is created; fewer with fewer brokers."),
+    Setting("offsets.topic.segment.bytes", INT, 104857600, least=1,
+            doc="The size at which a segment of __consumer_offsets is closed."),
+    Setting("offsets.load.buffer.size", INT, 5242880, least=1,
+            doc=_NO_EFFECT + "offsets are loaded batch by batch."),
+    Setting("offsets.topic.compression.codec", INT, 0, least=0,
+            doc=_NO_EFFECT + "records of groups are not compressed."),
+]
+
 COORDINATION = [
     Setting("zookeeper.connect", STRING, "",
             doc="Empty: the embedded keeper.  ZooKeeper comes with clusters, in a later release."),
@@ -268,6 +299,7 @@ GROUPS = {
     "Log basics": LOG,
     "Flush policy": FLUSH,
     "Retention policy": RETENTION,
+    "Consumer groups": CONSUMER_GROUPS,
     "Coordination": COORDINATION,
 }
 SETTINGS: dict[str, Setting] = {s.name: s for group in GROUPS.values() for s in group}

@@ -13,22 +13,32 @@ from tidelog.wire.messages import (
     alter_configs,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     fetch,
+    heartbeat,
     incremental_alter_configs,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.describe_cluster import DescribeClusterRequest
-from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest
+from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest
 from tidelog.wire.messages.list_config_resources import ListConfigResourcesRequest
 
@@ -42,6 +52,8 @@ def client():
     with LocalBroker() as broker, RawClient(broker.port) as connected:
         TOPIC_ID = connected.create_topic(TOPIC, partitions=2)
         connected.produce(TOPIC, batch_of(b"a", b"b", b"c"))
+        connected.call(SAMPLES[10](4), FindCoordinatorResponse, 4)  # makes __consumer_offsets
+        connected.call(SAMPLES[8](9), offset_commit.OffsetCommitResponse, 9)
         yield connected
 
 
@@ -143,12 +155,66 @@ def sample_describe_topic_partitions(_):
     return describe_topic_partitions.DescribeTopicPartitionsRequest(topics=[topic])
 
 
+def sample_join_group(v):
+    protocol = join_group.JoinGroupRequestProtocol(name="range", metadata=b"")
+    return join_group.JoinGroupRequest(
+        group_id=f"joined-by-v{v}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+
+
+def sample_sync_group(_):
+    return sync_group.SyncGroupRequest(
+        group_id="nobody", generation_id=1, member_id="me", assignments=[]
+    )
+
+
+def sample_leave_group(_):
+    member = leave_group.MemberIdentity(member_id="me")
+    return leave_group.LeaveGroupRequest(group_id="nobody", member_id="me", members=[member])
+
+
+def sample_offset_commit(v):
+    row = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata="seen"
+    )
+    topic = offset_commit.OffsetCommitRequestTopic(partitions=[row], **named(v, 10))
+    return offset_commit.OffsetCommitRequest(group_id="commits", member_id="", topics=[topic])
+
+
+def sample_offset_fetch(v):
+    if v < 8:
+        topic = offset_fetch.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+        return offset_fetch.OffsetFetchRequest(group_id="commits", topics=[topic])
+    topic = offset_fetch.OffsetFetchRequestTopics(partition_indexes=[0], **named(v, 10))
+    group = offset_fetch.OffsetFetchRequestGroup(group_id="commits", topics=[topic])
+    return offset_fetch.OffsetFetchRequest(groups=[group])
+
+
+def sample_offset_delete(_):
+    row = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
+    topic = offset_delete.OffsetDeleteRequestTopic(name=TOPIC, partitions=[row])
+    return offset_delete.OffsetDeleteRequest(group_id="commits", topics=[topic])
+
+
 SAMPLES = {
     0: sample_produce,
     1: sample_fetch,
     2: sample_list_offsets,
     3: sample_metadata,
+    8: sample_offset_commit,
+    9: sample_offset_fetch,
     10: lambda _: FindCoordinatorRequest(key="group", coordinator_keys=["group"]),
+    11: sample_join_group,
+    12: lambda _: heartbeat.HeartbeatRequest(group_id="nobody", generation_id=1, member_id="me"),
+    13: sample_leave_group,
+    14: sample_sync_group,
+    15: lambda _: describe_groups.DescribeGroupsRequest(groups=["commits"]),
+    16: lambda _: list_groups.ListGroupsRequest(),
     18: lambda _: ApiVersionsRequest(client_software_name="raw", client_software_version="1.0"),
     19: lambda v: new_topic(f"created-by-v{v}"),
     20: sample_delete_topics,
@@ -159,7 +225,9 @@ SAMPLES = {
     33: sample_alter_configs,
     35: lambda _: describe_log_dirs.DescribeLogDirsRequest(topics=None),
     37: sample_create_partitions,
+    42: lambda _: delete_groups.DeleteGroupsRequest(groups_names=["nobody"]),
     44: sample_incremental,
+    47: sample_offset_delete,
     60: lambda _: DescribeClusterRequest(include_cluster_authorized_operations=False),
     61: sample_describe_producers,
     74: lambda _: ListConfigResourcesRequest(),
@@ -203,7 +271,11 @@ def test_it_answers(client, key, version):
     response = getattr(module, type(request).__name__.replace("Request", "Response"))
     answer = client.call(request, response, version)
     expected = {
-        10: {0, ErrorCode.COORDINATOR_NOT_AVAILABLE},  # one field or the other, by version
+        11: {0, ErrorCode.MEMBER_ID_REQUIRED},
+        12: {ErrorCode.UNKNOWN_MEMBER_ID},
+        13: {0, ErrorCode.UNKNOWN_MEMBER_ID},
+        14: {ErrorCode.UNKNOWN_MEMBER_ID},
+        42: {ErrorCode.GROUP_ID_NOT_FOUND},
         20: {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
     }
     assert set(errors_in(answer)) <= expected.get(key, {0})

@@ -175,6 +175,11 @@ def test_a_lonely_member_may_change_its_protocol(owner):
     assert owner.answers[token].protocol == "sticky"
 
 
+def test_a_protocol_that_is_named_twice_counts_once(owner):
+    owner.members_join({"protocols": (("range", b"a"), ("range", b"b"))}, {})
+    assert owner.group.protocol == "range"
+
+
 @pytest.mark.parametrize("session", [0, 5999, 1_800_001, -1])
 def test_session_timeouts_have_limits(owner, session):
     token = owner.join(session_ms=session)

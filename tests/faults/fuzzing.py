@@ -28,7 +28,7 @@ WINDOW = 5  # requests on their way on one connection
 SILENCE = 0.25  # after this a silent request that may be silent is given up
 HANG = 20.0  # after this one that may not be is a hang
 TOPIC = "everything"
-_PRODUCE, _FETCH = 0, 1
+_PRODUCE, _FETCH, _JOIN_GROUP, _SYNC_GROUP = 0, 1, 11, 14  # these may wait
 
 
 class Violation(AssertionError):
@@ -170,7 +170,7 @@ class Fuzzer:
 
     def _silent(self, lane, now):
         _, frame = lane.waiting[0]
-        if frame.key in (_PRODUCE, _FETCH) or lane.tainted:
+        if frame.key in (_PRODUCE, _FETCH, _JOIN_GROUP, _SYNC_GROUP) or lane.tainted:
             self.outcomes["silent"] += 1
             self._gone(lane)
         elif now - lane.moved > HANG:

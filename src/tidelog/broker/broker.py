@@ -31,6 +31,7 @@ from tidelog.coordination.metadata import (
     TopicInfo,
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
+from tidelog.coordinators.service import GroupCoordinator
 from tidelog.errors import ApiError, SettingError
 from tidelog.log.manager import LogManager, Opened
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
@@ -66,6 +67,7 @@ class Broker:
         )
         self.manager = LogManager(self.settings["log.dirs"], self.clock)
         self.replicas = Replicas(self.manager, self.log_config, self.broker_id, self.clock)
+        self.groups = GroupCoordinator(self)
         self.server = Server(self, self.settings)
         self.keeper: EmbeddedKeeper
         self.controller: Controller
@@ -94,6 +96,7 @@ class Broker:
         self._started = True
         settings = self.settings
         self.spawn(self.server.reap_idle())
+        self.spawn(self.groups.keep_offsets(settings["offsets.retention.check.interval.ms"]))
         self.spawn(
             self.replicas.keep_retention(
                 settings["log.retention.check.interval.ms"], settings["producer.id.expiration.ms"]
@@ -207,6 +210,7 @@ class Broker:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=0.5)
         self.server.close()
+        self.groups.close()
         self.replicas.close()
         await self.keeper.close()
         self._stopped.set()
@@ -247,6 +251,7 @@ class Broker:
         self.metadata = metadata
         self._forget_answers()
         self.replicas.apply(metadata)
+        self.groups.apply(metadata)
 
     def _apply_broker_configs(self, metadata: ClusterMetadata) -> None:
         changes: dict[str, Any] = {}

@@ -171,7 +171,7 @@ class ClassicGroup:
         member_id = request.member_id or self.static.get(request.instance_id or "", "")
         member = self.members.get(member_id)
         others = len(self.members) - (member is not None)
-        own = member is not None and any(name == known for known, _ in member.protocols)
+        own = member is not None and name in member.protocol_names
         return self._supported[name] - own == others
 
     def _join_unknown(self, request: Join, token: Token) -> None:
@@ -240,15 +240,15 @@ class ClassicGroup:
 
     def _insert(self, member: Member) -> None:
         self.members[member.member_id] = member
-        self._supported.update(name for name, _ in member.protocols)
+        self._supported.update(member.protocol_names)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
 
     def _update(self, member: Member, request: Join, token: Token) -> None:
         """A member joins again."""
-        self._supported.subtract(name for name, _ in member.protocols)
-        self._supported.update(name for name, _ in request.protocols)
+        self._supported.subtract(member.protocol_names)
         member.protocols = request.protocols
+        self._supported.update(member.protocol_names)
         member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
         member.client_id, member.client_host = request.client_id, request.client_host
         if member.join_token is None:
@@ -533,7 +533,7 @@ class ClassicGroup:
     def _remove(self, member: Member, kind: str, cause: str) -> None:
         self._refuse_parked(member, ErrorCode.UNKNOWN_MEMBER_ID)
         del self.members[member.member_id]
-        self._supported.subtract(name for name, _ in member.protocols)
+        self._supported.subtract(member.protocol_names)
         if member.instance_id is not None:
             del self.static[member.instance_id]
         if member.member_id == self.leader:

@@ -90,6 +90,11 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     @property
+    def protocol_names(self) -> set[str]:
+        """Each protocol once, however often the client says it."""
+        return {name for name, _ in self.protocols}
+
+    @property
     def shown(self) -> str:
         """The member as a person knows it."""
         static = f"instance {self.instance_id}, " if self.instance_id else ""

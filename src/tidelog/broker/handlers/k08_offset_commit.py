@@ -1,0 +1,86 @@
+"""OffsetCommit: write down how far a group has read.
+
+Versions: 2-4 retention time; 3 throttle time; 6 leader epoch; 7 group.instance.id;
+8 flexible; 9 member epochs (KIP-848); 10 topic ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.later import read_request, reply_later
+from tidelog.coordinators.service import Codes, CommitRow
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_BY_ID = 10
+
+
+@raw_api(OffsetCommitRequest, versions=(2, 10))
+def offset_commit(broker: Broker, frame: Frame) -> None:
+    """Commit the offsets of a group."""
+    request = read_request(OffsetCommitRequest, frame)
+    topics = broker.metadata.topic_names
+    # The name of each topic; with an id that nobody knows it is empty, as no name can be.
+    named = [
+        (topics.get(row.topic_id, "") if frame.version >= _BY_ID else row.name, row)
+        for row in request.topics
+    ]
+    rows: list[CommitRow] = [
+        (
+            name,
+            part.partition_index,
+            part.committed_offset,
+            part.committed_leader_epoch,
+            part.committed_metadata,
+        )
+        for name, row in named
+        for part in row.partitions
+    ]
+    send = reply_later(frame)
+    by_id = frame.version >= _BY_ID
+    try:
+        broker.groups.commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            rows,
+            request.retention_time_ms,
+            lambda codes: send(_response(named, codes, by_id)),
+        )
+    except ApiError as error:
+        send(_response(named, {(row[0], row[1]): error.code for row in rows}, by_id))
+
+
+def _response(
+    named: list[tuple[str, OffsetCommitRequestTopic]], codes: Codes, by_id: bool
+) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=row.name,
+                topic_id=row.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_ID
+                        if by_id and not name
+                        else codes[name, part.partition_index],
+                    )
+                    for part in row.partitions
+                ],
+            )
+            for name, row in named
+        ]
+    )

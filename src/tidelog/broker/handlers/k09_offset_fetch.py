@@ -1,0 +1,134 @@
+"""OffsetFetch: how far groups have read.
+
+Without topics: everything that the group has committed.  A partition without an offset is
+answered with offset -1 and no error.
+Versions: 2 all topics, error of the group; 3 throttle time; 5 leader epoch; 6 flexible;
+7 require stable; 8 many groups; 9 member epochs (KIP-848); 10 topic ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordinators.offsets import Committed, GroupOffsets
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tidelog.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_GROUP_ERROR, _MANY, _BY_ID = 2, 8, 10
+_NOTHING = Committed(-1, -1, "", -1)
+
+# Topic, and for each partition what is committed.
+Rows = list[tuple[str, list[tuple[int, Committed]]]]
+
+
+@api(OffsetFetchRequest, versions=(1, 10))
+def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, client: Client
+) -> OffsetFetchResponse:
+    """Say which offsets groups have committed."""
+    if client.version >= _MANY:
+        groups = [_group(broker, group, client.version) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    wanted = None
+    if request.topics is not None:
+        wanted = [(row.name, row.partition_indexes) for row in request.topics]
+    code = ErrorCode.NONE
+    try:
+        rows = _look_up(broker.groups.offsets(request.group_id), wanted)
+    except ApiError as error:
+        code = error.code
+        rows = [(name, [(index, _NOTHING) for index in indexes]) for name, indexes in wanted or ()]
+    return OffsetFetchResponse(
+        error_code=code if client.version >= _GROUP_ERROR else 0,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=found.offset,
+                        committed_leader_epoch=found.leader_epoch,
+                        metadata=found.metadata,
+                        error_code=code,
+                    )
+                    for index, found in partitions
+                ],
+            )
+            for topic, partitions in rows
+        ],
+    )
+
+
+def _look_up(offsets: GroupOffsets, wanted: Iterable[tuple[str, Iterable[int]]] | None) -> Rows:
+    if wanted is None:
+        return [(topic, list(rows.items())) for topic, rows in offsets.topics.items()]
+    return [
+        (topic, [(index, offsets.get(topic, index) or _NOTHING) for index in indexes])
+        for topic, indexes in wanted
+    ]
+
+
+def _group(
+    broker: Broker, group: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponseGroup:
+    names, topics = broker.metadata.topic_names, broker.metadata.topics
+    by_id = version >= _BY_ID
+    wanted, unknown = None, []
+    if group.topics is not None:
+        wanted = []
+        for row in group.topics:
+            name = names.get(row.topic_id) if by_id else row.name
+            if name is None:
+                unknown.append(row)
+            else:
+                wanted.append((name, row.partition_indexes))
+    try:
+        rows = _look_up(broker.groups.offsets(group.group_id), wanted)
+    except ApiError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
+    if by_id:
+        rows = [row for row in rows if row[0] in topics]  # others have no id to be named by
+    found = [
+        OffsetFetchResponseTopics(
+            name=topic,
+            topic_id=topics[topic].topic_id if by_id else ZERO_UUID,
+            partitions=[_partition(index, committed, 0) for index, committed in partitions],
+        )
+        for topic, partitions in rows
+    ]
+    found += [
+        OffsetFetchResponseTopics(
+            topic_id=row.topic_id,
+            partitions=[
+                _partition(index, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
+                for index in row.partition_indexes
+            ],
+        )
+        for row in unknown
+    ]
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=found)
+
+
+def _partition(index: int, found: Committed, code: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=code,
+    )

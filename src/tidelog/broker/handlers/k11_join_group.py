@@ -1,0 +1,69 @@
+"""JoinGroup: become a member of a group, or stay one; answered when the generation begins.
+
+Versions: 1 rebalance timeout; 2 throttle time; 4 a new member gets its id first and joins
+with it (KIP-394); 5 group.instance.id (KIP-345); 6 flexible; 7 protocol type; 8 reason;
+9 a leader may be told to keep the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.later import client_id, read_request, reply_later
+from tidelog.coordinators.members import Join, JoinResult
+from tidelog.errors import ApiError
+from tidelog.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_ID_FIRST, _NULL_PROTOCOL, _MAY_SKIP = 4, 7, 9
+
+
+@raw_api(JoinGroupRequest, versions=(0, 9))
+def join_group(broker: Broker, frame: Frame) -> None:
+    """Join a consumer group, or stay in it."""
+    request = read_request(JoinGroupRequest, frame)
+    version = frame.version
+    session_ms, rebalance_ms = request.session_timeout_ms, request.rebalance_timeout_ms
+    join = Join(
+        request.member_id,
+        client_id(frame),
+        frame.connection.peer_host,
+        session_ms,
+        session_ms if rebalance_ms < 0 else rebalance_ms,
+        request.protocol_type,
+        tuple((row.name, row.metadata) for row in request.protocols),
+        request.group_instance_id,
+        request.reason or "",
+        id_first=version >= _ID_FIRST,
+        may_skip=version >= _MAY_SKIP,
+    )
+    send = reply_later(frame)
+    try:
+        broker.groups.join(request.group_id, join, lambda r: send(_response(r, version)))
+    except ApiError as error:
+        send(_response(JoinResult(error.code, request.member_id), version))
+
+
+def _response(result: JoinResult, version: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol if version >= _NULL_PROTOCOL else result.protocol or "",
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=row.member_id, group_instance_id=row.instance_id, metadata=row.metadata
+            )
+            for row in result.members
+        ],
+    )

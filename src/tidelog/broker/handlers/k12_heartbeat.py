@@ -1,0 +1,27 @@
+"""Heartbeat: a member is alive, and hears whether it must join again.
+
+Versions: 1 throttle time; 3 group.instance.id; 4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError
+from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(HeartbeatRequest, versions=(0, 4))
+def heartbeat(broker: Broker, request: HeartbeatRequest, client: Client) -> HeartbeatResponse:
+    """Stay in a consumer group."""
+    try:
+        code = broker.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except ApiError as error:
+        code = error.code
+    return HeartbeatResponse(error_code=code)

@@ -1,0 +1,82 @@
+"""DescribeGroups: state, members and their assignments.
+
+A group that is not there is ``Dead`` without an error, from version 6 on GROUP_ID_NOT_FOUND.
+Versions: 1 throttle time; 3 authorized operations; 4 group.instance.id; 5 flexible;
+6 error message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordinators.group import ClassicGroup, State
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_NOT_FOUND = 6
+
+
+@api(DescribeGroupsRequest, versions=(0, 6))
+def describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, client: Client
+) -> DescribeGroupsResponse:
+    """Describe consumer groups."""
+    return DescribeGroupsResponse(
+        groups=[_describe(broker, group_id, client.version) for group_id in request.groups]
+    )
+
+
+def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+    try:
+        group = broker.groups.group(group_id)
+        if group is None and version >= _NOT_FOUND:
+            message = f"there is no group {group_id!r}"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+    except ApiError as error:
+        return _described(group_id, State.DEAD, error.code, error.message)
+    if group is None:
+        return _described(group_id, State.DEAD)
+    described = _described(group_id, group.state)
+    described.protocol_type = group.protocol_type or ""
+    described.members = _members(group)
+    if group.state is State.STABLE:
+        described.protocol_data = group.protocol or ""
+    return described
+
+
+def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
+    stable = group.state is State.STABLE  # before, nobody has anything
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=f"/{member.client_host}",  # as Java writes an address
+            member_metadata=member.metadata(group.protocol) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    ]
+
+
+def _described(
+    group_id: str, state: State, code: int = 0, message: str | None = None
+) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state if not code or code == ErrorCode.GROUP_ID_NOT_FOUND else "",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )

@@ -1,0 +1,40 @@
+"""ListGroups: the groups that this broker coordinates.
+
+Versions: 1 throttle time; 3 flexible; 4 filter by state; 5 filter by type (KIP-848).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError
+from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(ListGroupsRequest, versions=(0, 5))
+def list_groups(broker: Broker, request: ListGroupsRequest, client: Client) -> ListGroupsResponse:
+    """List consumer groups."""
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    try:
+        groups = broker.groups.groups()
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.code, groups=[])
+    return ListGroupsResponse(
+        error_code=0,
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in groups
+            if (not states or group.state.lower() in states)
+            and (not types or group.group_type in types)
+        ],
+    )

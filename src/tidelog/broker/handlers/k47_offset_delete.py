@@ -1,0 +1,53 @@
+"""OffsetDelete: forget committed offsets of topics that the group does not read any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.later import read_request, reply_later
+from tidelog.coordinators.service import Codes
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@raw_api(OffsetDeleteRequest, versions=(0, 0))
+def offset_delete(broker: Broker, frame: Frame) -> None:
+    """Delete committed offsets of a group."""
+    request = read_request(OffsetDeleteRequest, frame)
+    send = reply_later(frame)
+
+    def reply(error: ErrorCode, codes: Codes) -> None:
+        rows = [] if error else request.topics
+        send(
+            OffsetDeleteResponse(
+                error_code=error,
+                topics=[
+                    OffsetDeleteResponseTopic(
+                        name=row.name,
+                        partitions=[
+                            OffsetDeleteResponsePartition(
+                                partition_index=part.partition_index,
+                                error_code=codes[row.name, part.partition_index],
+                            )
+                            for part in row.partitions
+                        ],
+                    )
+                    for row in rows
+                ],
+            )
+        )
+
+    places = [(row.name, part.partition_index) for row in request.topics for part in row.partitions]
+    try:
+        broker.groups.delete_offsets(request.group_id, places, reply)
+    except ApiError as error:
+        reply(error.code, {})

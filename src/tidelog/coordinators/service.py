@@ -1,0 +1,262 @@
+"""The group coordinator of a broker: finds the shard, checks what needs the cluster.
+
+Handlers call this.  A method raises :class:`ApiError` if this broker cannot serve the group
+now (not the coordinator, still loading, no such id); everything else is in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordinators.group import ClassicGroup, State
+from tidelog.coordinators.members import GroupLimits, Join
+from tidelog.coordinators.offsets import Committed, GroupOffsets
+from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
+from tidelog.coordinators.shard import GroupShard, Reply
+from tidelog.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+# What a commit asks for: topic, partition, offset, leader epoch, metadata.
+CommitRow = tuple[str, int, int, int, str | None]
+Codes = dict[tuple[str, int], ErrorCode]
+
+
+class GroupCoordinator:
+    """See the module."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._limits = GroupLimits(
+            settings["group.min.session.timeout.ms"],
+            settings["group.max.session.timeout.ms"],
+            settings["group.max.size"],
+            settings["group.initial.rebalance.delay.ms"],
+        )
+        minutes: int | None = settings["offsets.retention.minutes"]
+        self._retention_ms = None if minutes is None else minutes * 60_000
+        self._max_metadata: int = settings["offset.metadata.max.bytes"]
+        self._topics: set[str] = set()
+        self.runtime = Runtime(
+            OFFSETS_TOPIC,
+            lambda shard: GroupShard(shard, broker.clock, self._limits),
+            clock=broker.clock,
+            spawn=broker.spawn,
+            broker_id=broker.broker_id,
+            ack_timeout_ms=settings["offsets.commit.timeout.ms"],
+        )
+
+    # -- life -------------------------------------------------------------------
+
+    def apply(self, metadata: ClusterMetadata) -> None:
+        """The cluster has changed."""
+        self.runtime.apply(metadata, self._broker.replicas.partitions)
+        gone = self._topics - metadata.topics.keys()
+        self._topics = set(metadata.topics)
+        if gone:
+            for shard in self.runtime.machines.values():
+                shard.topics_deleted(gone)
+
+    async def keep_offsets(self, interval_ms: int) -> None:
+        """Let old offsets go, again and again."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for shard in list(self.runtime.machines.values()):
+                shard.expire(self._retention_ms, self._log_start)
+                await asyncio.sleep(0)
+
+    def _log_start(self, topic: str, partition: int) -> int | None:
+        known = self._broker.metadata.topics.get(topic)
+        if known is None:
+            return None
+        found = self._broker.replicas.partitions.get((topic, partition))
+        return -1 if found is None else found.log.log_start_offset
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    # -- finding ----------------------------------------------------------------
+
+    async def find(self, group_id: str) -> int:
+        """The broker that coordinates a group; the topic is made on first use."""
+        if OFFSETS_TOPIC not in self._broker.metadata.topics:
+            await self._create_topic()
+        topic = self._broker.metadata.topics[OFFSETS_TOPIC]
+        return topic.partitions[partition_for(group_id, len(topic.partitions))].leader
+
+    async def _create_topic(self) -> None:
+        settings = self._broker.settings
+        await create_internal_topic(
+            self._broker.controller,
+            OFFSETS_TOPIC,
+            settings["offsets.topic.num.partitions"],
+            settings["offsets.topic.replication.factor"],
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(settings["offsets.topic.segment.bytes"]),
+            },
+        )
+
+    def shard(self, group_id: str) -> GroupShard:
+        return self.runtime.machine(group_id)
+
+    def _shard_of_members(self, group_id: str) -> GroupShard:
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        return self.shard(group_id)
+
+    # -- members ----------------------------------------------------------------
+
+    def join(self, group_id: str, request: Join, reply: Reply) -> None:
+        self._shard_of_members(group_id).join(group_id, request, reply)
+
+    def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        protocol_type: str | None,
+        protocol: str | None,
+        reply: Reply,
+    ) -> None:
+        self._shard_of_members(group_id).sync(
+            group_id,
+            member_id,
+            instance_id,
+            generation,
+            assignments,
+            protocol_type,
+            protocol,
+            reply,
+        )
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        shard = self._shard_of_members(group_id)
+        return shard.heartbeat(group_id, member_id, instance_id, generation)
+
+    def leave(
+        self, group_id: str, members: Iterable[tuple[str, str | None, str]]
+    ) -> list[ErrorCode]:
+        """Members leave: member id, instance id, reason."""
+        shard = self._shard_of_members(group_id)
+        return [shard.leave(group_id, *member) for member in members]
+
+    # -- offsets ----------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        rows: Iterable[CommitRow],
+        retention_ms: int,
+        reply: Callable[[Codes], None],
+    ) -> None:
+        """Commit offsets; the reply has a code for each partition."""
+        shard = self.shard(group_id)
+        code = shard.may_commit(group_id, member_id, instance_id, generation)
+        if code:
+            reply({(row[0], row[1]): code for row in rows})
+            return
+        now_ms = self._broker.clock.now_ms()
+        expire_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        codes: Codes = {}
+        good: list[tuple[str, int, Committed]] = []
+        for topic, partition, offset, epoch, metadata in rows:
+            code = self._check(topic, partition, offset, metadata or "")
+            codes[topic, partition] = code
+            if not code:
+                committed = Committed(offset, epoch, metadata or "", now_ms, expire_ms)
+                good.append((topic, partition, committed))
+        if not good:
+            reply(codes)
+            return
+
+        def done(error: ErrorCode) -> None:
+            if error == ErrorCode.UNKNOWN_SERVER_ERROR:
+                error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            if error:
+                codes.update({(topic, partition): error for topic, partition, _ in good})
+            reply(codes)
+
+        shard.commit(group_id, good, done)
+
+    def _check(self, topic: str, partition: int, offset: int, metadata: str) -> ErrorCode:
+        known = self._broker.metadata.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len(metadata.encode()) > self._max_metadata:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.INVALID_REQUEST if offset < 0 else ErrorCode.NONE
+
+    def offsets(self, group_id: str) -> GroupOffsets:
+        """What a group has committed; empty if there is no such group."""
+        return self.shard(group_id).offsets.get(group_id) or GroupOffsets()
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        places: Iterable[tuple[str, int]],
+        reply: Callable[[ErrorCode, Codes], None],
+    ) -> None:
+        """Forget offsets of topics that the group does not read (OffsetDelete)."""
+        shard = self.shard(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            reply(ErrorCode.GROUP_ID_NOT_FOUND, {})
+            return
+        subscribed = group.subscribed()
+        if subscribed is None:
+            # Members that are no consumers: who knows what they read.
+            reply(ErrorCode.NON_EMPTY_GROUP, {})
+            return
+        offsets = shard.offsets.get(group_id) or GroupOffsets()
+        codes: Codes = {}
+        gone: list[tuple[str, int, str]] = []
+        for topic, partition in places:
+            known = self._broker.metadata.topics.get(topic)
+            if topic in subscribed:
+                codes[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif offsets.get(topic, partition) is not None:
+                codes[topic, partition] = ErrorCode.NONE
+                gone.append((topic, partition, "somebody deleted it (OffsetDelete)"))
+            elif known is None or not 0 <= partition < len(known.partitions):
+                codes[topic, partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                codes[topic, partition] = ErrorCode.NONE
+        if not gone:
+            reply(ErrorCode.NONE, codes)
+            return
+        shard.remove_offsets(group_id, gone, lambda error: reply(error, codes))
+
+    # -- looking ----------------------------------------------------------------
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        return self.shard(group_id).groups.get(group_id)
+
+    def groups(self) -> list[ClassicGroup]:
+        """Every group of this broker.  Raises while a shard is still loading."""
+        if self.runtime.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [
+            group
+            for shard in self.runtime.machines.values()
+            for group in shard.groups.values()
+            if group.state is not State.DEAD
+        ]
+
+    def delete(self, group_id: str, done: Callable[[ErrorCode], None]) -> None:
+        self._shard_of_members(group_id).delete(group_id, done)

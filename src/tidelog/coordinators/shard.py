@@ -1,0 +1,279 @@
+"""The groups and offsets of one partition of ``__consumer_offsets``.
+
+It owns the groups whose id hashes to the partition: it calls them, writes what they want
+written, answers whom they answer, and wakes them when a deadline has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidelog.clock import Clock
+from tidelog.coordinators.group import ClassicGroup, State, Write
+from tidelog.coordinators.members import GroupLimits, Join, JoinResult, SyncResult
+from tidelog.coordinators.offsets import (
+    Committed,
+    GroupOffsets,
+    LogStart,
+    Usage,
+    commit_record,
+    removal_record,
+)
+from tidelog.coordinators.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from tidelog.coordinators.runtime import Shard
+from tidelog.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+Reply = Callable[[Any], None]
+
+_DELETED = "the group was deleted"
+_GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets went
+
+
+class GroupShard:
+    """See the module."""
+
+    def __init__(self, shard: Shard, clock: Clock, limits: GroupLimits) -> None:
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets: dict[str, GroupOffsets] = {}
+        self._shard = shard
+        self._clock = clock
+        self._limits = limits
+        shard.on_deadline(self._tick)
+
+    # -- members ----------------------------------------------------------------
+
+    def join(self, group_id: str, request: Join, reply: Reply) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            if request.member_id:
+                # No group, so nobody in it; and no group is made for a stranger.
+                reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+                return
+            group = self._make(group_id)
+        group.join(request, reply)
+        self._after(group)
+
+    def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        protocol_type: str | None,
+        protocol: str | None,
+        reply: Reply,
+    ) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            reply(SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        group.sync(member_id, instance_id, generation, assignments, reply, protocol_type, protocol)
+        self._after(group)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code = group.heartbeat(member_id, instance_id, generation)
+        self._after(group)
+        return code
+
+    def leave(
+        self, group_id: str, member_id: str, instance_id: str | None, reason: str
+    ) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code = group.leave(member_id, instance_id, reason)
+        self._after(group)
+        return code
+
+    # -- offsets ----------------------------------------------------------------
+
+    def may_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """May this member commit?  A group that is not there is made by the first commit."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        code = group.may_commit(member_id, instance_id, generation)
+        self._after(group)
+        return code
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Iterable[tuple[str, int, Committed]],
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Write offsets down; they count, and ``done`` hears, when they are safe."""
+        if group_id not in self.groups:
+            self._make(group_id)
+        self._write([commit_record(group_id, *row) for row in offsets], done)
+
+    def remove_offsets(
+        self,
+        group_id: str,
+        places: Iterable[tuple[str, int, str]],
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Forget offsets: topic, partition, and why."""
+        self._write([removal_record(group_id, *place) for place in places], done)
+
+    def delete(self, group_id: str, done: Callable[[ErrorCode], None]) -> None:
+        """Forget a group without members, and all its offsets."""
+        group = self.groups.get(group_id)
+        if group is None:
+            done(ErrorCode.GROUP_ID_NOT_FOUND)
+            return
+        if group.state is not State.EMPTY:
+            done(ErrorCode.NON_EMPTY_GROUP)
+            return
+        records = [
+            removal_record(group_id, topic, partition, "")
+            for topic, partition, _ in self.offsets.get(group_id, ())
+        ]
+        records.append(CoordinatorRecord(GroupMetadataKey(group=group_id), None, _DELETED))
+        self._write(records, done)
+
+    def _write(self, records: list[CoordinatorRecord], done: Callable[[ErrorCode], None]) -> None:
+        now_ms = self._clock.now_ms()
+
+        def stored(error: ErrorCode) -> None:
+            if not error:
+                for record in records:
+                    self.replay(record, now_ms)
+            done(error)
+
+        self._shard.write(records, stored)
+
+    # -- upkeep -----------------------------------------------------------------
+
+    def expire(self, retention_ms: int | None, log_start: LogStart) -> None:
+        """Let go of offsets whose time is over, and of groups that have nothing left."""
+        now_ms = self._clock.now_ms()
+        gone_groups = [group_id for group_id in self.offsets if group_id not in self.groups]
+        for group_id in gone_groups[:-_GONE_KEPT]:
+            del self.offsets[group_id]
+        for group_id, group in list(self.groups.items()):
+            offsets = self.offsets.get(group_id)
+            gone = []
+            if offsets:
+                empty = group.state is State.EMPTY
+                usage = Usage(empty, group.state_since_ms, group.subscribed())
+                gone = offsets.expired(now_ms, retention_ms, usage, log_start)
+                for topic, partition, reason in gone:
+                    place = f"{topic}-{partition}"
+                    log.info("group %s: offset of %s removed: %s", group_id, place, reason)
+            if gone:
+                self.remove_offsets(group_id, gone, _ignore)
+            elif not offsets and group.state is State.EMPTY and not group.pending:
+                key = GroupMetadataKey(group=group_id)
+                self._write([CoordinatorRecord(key, None)], _ignore)
+
+    def topics_deleted(self, topics: set[str]) -> None:
+        """Offsets do not outlive their topic: a new one of the same name begins at its start."""
+        for group_id, offsets in self.offsets.items():
+            gone = [
+                (topic, partition, "the topic was deleted")
+                for topic, partition, _ in offsets
+                if topic in topics
+            ]
+            if gone:
+                self.remove_offsets(group_id, gone, _ignore)
+
+    # -- the log ----------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, time_ms: int) -> None:
+        """Be what a record says."""
+        key, value = record.key, record.value
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            offsets = self.offsets.get(key.group)
+            if offsets is None:
+                offsets = self.offsets[key.group] = GroupOffsets()
+            offsets.replay(key, value, record.reason, time_ms)
+        elif isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            group = self.groups.get(key.group)
+            if value is not None:
+                (group or self._make(key.group)).restore(value)
+            elif group is not None and group.state is State.EMPTY and not group.pending:
+                self._forget(group)
+            if record.reason == _DELETED:
+                self.offsets.pop(key.group, None)
+
+    def loaded(self) -> None:
+        """Everything is replayed."""
+        for group_id, offsets in self.offsets.items():
+            if offsets and group_id not in self.groups:
+                self._make(group_id)
+        for group in self.groups.values():
+            group.loaded()
+            self._after(group)
+
+    def unload(self, error: ErrorCode) -> None:
+        for group in self.groups.values():
+            group.unload(error)
+            self._after(group)
+
+    # -- what groups want ---------------------------------------------------------
+
+    def _make(self, group_id: str) -> ClassicGroup:
+        group = self.groups[group_id] = ClassicGroup(group_id, self._limits, self._clock)
+        return group
+
+    def _forget(self, group: ClassicGroup) -> None:
+        group.unload(ErrorCode.GROUP_ID_NOT_FOUND)
+        self._after(group)
+        del self.groups[group.group_id]
+
+    def _tick(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        group.tick()
+        self._after(group)
+        if group.untouched and not self.offsets.get(group_id):
+            self._forget(group)
+
+    def _after(self, group: ClassicGroup) -> None:
+        """Do what the group wants done.  Replies last: they may bring the next request."""
+        if group.writes:
+            writes, group.writes = group.writes, []
+            for write in writes:
+                self._store(group, write)
+        self._shard.wake_at(group.group_id, group.next_deadline())
+        if group.replies:
+            replies, group.replies = group.replies, []
+            for reply, result in replies:
+                assert callable(reply)
+                try:
+                    reply(result)
+                except Exception:
+                    log.exception("group %s: a reply failed", group.group_id)
+
+    def _store(self, group: ClassicGroup, write: Write) -> None:
+        def stored(error: ErrorCode) -> None:
+            group.stored(write, error)
+            self._after(group)
+
+        self._shard.write([write.record], stored)
+
+
+def _ignore(_: ErrorCode) -> None:
+    """Upkeep: what could not be written is tried again the next time."""
