@@ -19,6 +19,8 @@ from tidelog.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
+_LONGEST_CLIENT_ID = 1000  # it goes into records and answers, where a string has 32767 bytes
+
 R = TypeVar("R", bound=Message)
 
 
@@ -35,7 +37,7 @@ def client_id(frame: Frame) -> str:
     """What the client calls itself."""
     size = REQUEST_PREFIX.unpack_from(frame.data)[3]
     start = REQUEST_PREFIX.size
-    return str(frame.data[start : start + max(size, 0)], "utf-8", "replace")
+    return str(frame.data[start : start + max(size, 0)], "utf-8", "replace")[:_LONGEST_CLIENT_ID]
 
 
 def reply_later(frame: Frame) -> Callable[[Message], None]:

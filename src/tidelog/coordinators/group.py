@@ -55,6 +55,7 @@ from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 NEW_MEMBER_TIMEOUT_MS = 300_000  # how long a new member may wait in its first rebalance
 # A live client comes back with its new id at once.  One that does not holds nobody up.
 PENDING_HOLD_MS = 3_000
+_NAME_IN_ID = 250  # characters of a client id; a string of the protocol has 32767 bytes
 
 
 class State(StrEnum):
@@ -177,7 +178,7 @@ class ClassicGroup:
     def _join_unknown(self, request: Join, token: Token) -> None:
         """Somebody without a member id: new, or a static member that has restarted."""
         name = request.client_id if request.instance_id is None else request.instance_id
-        member_id = f"{name}-{self._new_id()}"
+        member_id = f"{name[:_NAME_IN_ID]}-{self._new_id()}"
         if request.instance_id is not None and request.instance_id in self.static:
             self._replace_static(request, member_id, token)
         elif request.instance_id is None and request.id_first:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Done = Callable[[ErrorCode], None]
+Encoded = tuple[bytes, bytes | None, Headers]  # key, value, headers
 
 _NEWEST_PRODUCE = 13  # what Partition.append is told about who writes
 _LOAD_SLICE_S = 0.005  # then others have their turn
@@ -88,12 +89,12 @@ class Shard:
         self.closed = False
         self._clock = clock
         self._ack_timeout = ack_timeout_ms / 1000
-        self._queue: list[tuple[Sequence[CoordinatorRecord], Done]] = []
+        self._queue: list[tuple[list[Encoded], Done]] = []
         self._unsafe: deque[tuple[int, float, list[Done]]] = deque()  # last offset, time limit
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines: list[tuple[int, str]] = []
         self._wanted: dict[str, int] = {}  # key -> the deadline that counts
-        self._on_deadline: Callable[[str], None] = lambda _: None
+        self._on_deadline: Callable[[str], None] = _nobody
 
     # -- writing ----------------------------------------------------------------
 
@@ -102,10 +103,11 @@ class Shard:
         if self.closed:
             done(ErrorCode.NOT_COORDINATOR)
             return
+        encoded = [record.encode() for record in records]
         if not self._queue:
             # Requests that arrive together share a batch.
             asyncio.get_running_loop().call_soon(self._flush)
-        self._queue.append((records, done))
+        self._queue.append((encoded, done))
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []
@@ -113,8 +115,7 @@ class Shard:
         rows: list[tuple[int, bytes | None, bytes | None, Headers]] = []
         waiting: list[Done] = []
         size = 0
-        for records, done in queue:
-            encoded = [record.encode() for record in records]
+        for encoded, done in queue:
             more = sum(len(k) + len(v or b"") + _ROW_BYTES for k, v, _ in encoded)
             if rows and size + more > _BATCH_BYTES:
                 self._append(rows, waiting, now_ms)
@@ -143,6 +144,10 @@ class Shard:
             if not self.closed:
                 log.warning("%s-%d: %s", partition.topic, partition.index, error.message)
             _tell(waiting, _APPEND_ERRORS.get(error.code, error.code))
+            return
+        except Exception:
+            log.exception("%s-%d: append failed", partition.topic, partition.index)
+            _tell(waiting, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         if written.last_offset < partition.high_watermark:
             _tell(waiting, ErrorCode.NONE)
@@ -218,6 +223,7 @@ class Shard:
         if self.closed:
             return
         self.closed = True
+        self._on_deadline = _nobody  # no cycle: a log's files are closed when nobody holds it
         if self._timer is not None:
             self._timer.cancel()
         self.partition.unwatch(self._wake)
@@ -226,6 +232,10 @@ class Shard:
             _tell([done], error)
         while self._unsafe:
             _tell(self._unsafe.popleft()[2], error)
+
+
+def _nobody(_: str) -> None:
+    """Nobody has asked to be woken."""
 
 
 def _tell(waiting: Iterable[Done], error: ErrorCode) -> None:

@@ -17,6 +17,7 @@ from tidelog.coordinators.offsets import Committed, GroupOffsets
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
 from tidelog.coordinators.shard import GroupShard, Reply
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.settings_table import LONG_MAX
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -172,7 +173,7 @@ class GroupCoordinator:
             reply({(row[0], row[1]): code for row in rows})
             return
         now_ms = self._broker.clock.now_ms()
-        expire_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        expire_ms = min(now_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1
         codes: Codes = {}
         good: list[tuple[str, int, Committed]] = []
         for topic, partition, offset, epoch, metadata in rows:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 KEPT = 200  # events of one group; the newest
+_LONGEST_CAUSE = 500  # clients may give a reason of 32 KiB
 
 
 class Event(NamedTuple):
@@ -26,7 +27,7 @@ class Timeline:
         self._events: deque[Event] = deque(maxlen=KEPT)
 
     def add(self, time_ms: int, kind: str, generation: int, member_id: str, cause: str) -> None:
-        self._events.append(Event(time_ms, kind, generation, member_id, cause))
+        self._events.append(Event(time_ms, kind, generation, member_id, cause[:_LONGEST_CAUSE]))
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))
