@@ -13,7 +13,6 @@ ranges, which take none.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -23,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.broker.lanes import READ, WRITE
 from tidelog.log.segment import FileRange
 from tidelog.wire.primitives import ProtocolError
 
@@ -37,7 +37,9 @@ FIRST_BUFFER = 4 * 1024
 BUSY_BUFFER = 256 * 1024  # of a client that fills it: several small requests in one read
 MAX_PENDING = 256  # pipelined requests that wait for their second stage
 _FRAME_SIZE = struct.Struct(">i").unpack_from
-_BYTES_PER_EVENT = 256 * 1024  # in or out; then the other connections have their turn
+_SLICE = 256 * 1024  # in or out; then connections with small requests have their turn
+_SLICES = 6  # then every other connection has its turn
+_BULK = 64 * 1024  # a buffer above this size is a bulk client's
 _SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
 _GATHER = 64
 _LARGE_ANSWER = 4 * 1024
@@ -78,7 +80,9 @@ class Connection:
         self.sendfile = server.use_sendfile(self.local_host, self.peer_host)
         self.idle_ticks = 0
         self.closed = False
-        self._loop = asyncio.get_running_loop()
+        self.bulk = False  # which lane it stands in
+        self._lanes = server.lanes
+        self._recv_into, self._send_one = sock.recv_into, sock.send
         self._buffer = bytearray(FIRST_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -86,10 +90,10 @@ class Connection:
         self._pending: deque[Pending] = deque()
         self._blocked = False  # a blocking reply is pending
         self._writing = False  # output waits for the client
-        self._reading = True  # the event loop calls on_readable
+        self._reading = True  # on_readable is called when there is something
         self._in_frames = False
         self._heaped = 0  # bytes of large answers that are not sent
-        self._loop.add_reader(self.fd, self.on_readable)
+        self._lanes.add(self)
 
     # -- reading ----------------------------------------------------------------
 
@@ -98,11 +102,12 @@ class Connection:
             self._while_paused()
             return
         self.idle_ticks = 0
-        budget = _BYTES_PER_EVENT
-        while budget > 0:
-            room = min(len(self._buffer) - self._end, budget)
+        slices = _SLICES
+        while True:
+            end = self._end
+            room = min(len(self._buffer) - end, _SLICE)
             try:
-                n = self.sock.recv_into(self._view[self._end : self._end + room])
+                n = self._recv_into(self._view[end : end + room])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -111,13 +116,17 @@ class Connection:
             if n == 0:
                 self.close("")
                 return
-            self._end += n
+            self._end = end + n
             self._serve_frames()
-            if n < room or self.closed or self._blocked or self._writing:
+            slices -= 1
+            if n < room or self.closed or self._blocked or self._writing or not slices:
                 return
-            budget -= n
             if len(self._buffer) < BUSY_BUFFER:
                 self._replace_buffer(2 * len(self._buffer), self._end)
+            if self.bulk:
+                self._lanes.yield_to_small()
+                if self.closed or self._blocked or self._writing:
+                    return
 
     def _while_paused(self) -> None:
         """Data or the end of it, while we are not reading: only the end matters."""
@@ -131,7 +140,17 @@ class Connection:
             self.close("")
         else:
             self._reading = False
-            self._loop.remove_reader(self.fd)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Tell the lane what we wait for."""
+        interest = (READ if self._reading else 0) | (WRITE if self._writing else 0)
+        self._lanes.watch(self, interest)
+
+    def _change_lane(self, bulk: bool) -> None:
+        if self.bulk != bulk:
+            interest = (READ if self._reading else 0) | (WRITE if self._writing else 0)
+            self._lanes.move(self, bulk, interest)
 
     def _serve_frames(self) -> None:
         """Serve every whole frame in the buffer, then keep what is left."""
@@ -203,12 +222,15 @@ class Connection:
         view = memoryview(buffer)
         view[:keep] = self._view[:keep]
         self._buffer, self._view = buffer, view
+        if capacity > _BULK:
+            self._change_lane(bulk=True)
 
     def shrink(self) -> None:
         """Give a large buffer back when the client has nothing to say."""
         if self._start == self._end and len(self._buffer) > FIRST_BUFFER:
             self._start = self._end = 0
             self._replace_buffer(FIRST_BUFFER, 0)
+            self._change_lane(bulk=False)
 
     def _resume(self) -> None:
         """Go on after a pause: first what is in the buffer, then the socket."""
@@ -218,7 +240,7 @@ class Connection:
             self._serve_frames()
         if not (self._reading or self.closed or self._blocked or self._writing):
             self._reading = True
-            self._loop.add_reader(self.fd, self.on_readable)
+            self._watch()
 
     # -- replying ---------------------------------------------------------------
 
@@ -271,33 +293,33 @@ class Connection:
         )
 
     def _send(self) -> None:
-        """Send what the socket takes, within the budget; the rest waits for on_writable.
-
-        Without a budget a fast reader of a large answer would starve everybody else.
-        """
-        out, budget = self._out, _BYTES_PER_EVENT
+        """Send what the socket takes, slice by slice; the rest waits for on_writable."""
+        out = self._out
         try:
-            if (
-                len(out) > 1
-                and self._heaped < _BYTES_PER_EVENT
-                and all(type(chunk) is not FileRange for chunk in out)
-            ):
-                # Answers to pipelined requests: small, and one system call for all.
-                joined = b"".join(out)  # type: ignore[arg-type]
-                out.clear()
-                out.append(joined)
-            while out and budget > 0:
+            if len(out) > 1 and self._heaped < _SLICE:
+                self._join_small()
+            slices = _SLICES
+            while out and slices:
+                slices -= 1
                 first = out[0]
                 if type(first) is FileRange and self.sendfile and first.length > _SMALL:
-                    count = min(first.length, budget)
+                    count = min(first.length, _SLICE)
                     sent = os.sendfile(self.fd, first.file.fd, first.position, count)
                     if sent == 0:
                         raise OSError(5, "the segment ended before its records did")
+                elif len(out) == 1 and type(first) is not FileRange:
+                    sent = self._send_one(first)  # type: ignore[arg-type]
+                    if sent == len(first):
+                        out.clear()
+                        break
                 else:
-                    views = self._gather(budget)
-                    sent = self.sock.send(views[0]) if len(views) == 1 else self.sock.sendmsg(views)
-                budget -= sent
+                    sent = self.sock.sendmsg(self._gather())
                 self._advance(sent)
+                if out:
+                    self._change_lane(bulk=True)
+                    self._lanes.yield_to_small()
+                    if self.closed:
+                        return
         except BlockingIOError:
             pass
         except OSError as error:
@@ -307,33 +329,38 @@ class Connection:
             self._heaped = 0
         if bool(out) != self._writing:
             self._writing = bool(out)
-            if out:
-                self._loop.add_writer(self.fd, self._on_writable)
-            else:
-                self._loop.remove_writer(self.fd)
+            self._watch()
 
-    def _gather(self, budget: int) -> list[bytes | bytearray | memoryview]:
+    def _join_small(self) -> None:
+        """Answers to pipelined requests are small: one system call for all."""
+        out = self._out
+        if all(type(chunk) is not FileRange for chunk in out):
+            joined = b"".join(out)  # type: ignore[arg-type]
+            out.clear()
+            out.append(joined)
+
+    def _gather(self) -> list[bytes | bytearray | memoryview]:
         """The next chunks as memory, for one system call."""
-        first = self._out[0]
-        if len(self._out) == 1 and type(first) is not FileRange:
-            return [first]  # type: ignore[list-item]
         views: list[bytes | bytearray | memoryview] = []
+        room = _SLICE
         for chunk in self._out:
-            if len(views) == _GATHER or budget <= 0:
+            if len(views) == _GATHER or room <= 0:
                 break
             if type(chunk) is FileRange:
-                size = chunk.length if chunk.length <= _SMALL else min(chunk.length, budget)
                 if chunk.length <= _SMALL:
+                    size = chunk.length
                     views.append(chunk.read())
                 elif self.sendfile:
                     break
                 else:
+                    # A small rest goes along: it is not worth a system call of its own.
+                    size = chunk.length if chunk.length <= room + _SMALL else room
                     views.append(chunk.file.view(chunk.position, size))
                 if len(views[-1]) != size:
                     raise OSError(5, "the segment ended before its records did")
             else:
                 views.append(chunk)  # type: ignore[arg-type]
-            budget -= len(chunk)
+            room -= len(views[-1])
         return views
 
     def _advance(self, sent: int) -> None:
@@ -352,7 +379,7 @@ class Connection:
                 out[0] = memoryview(first)[sent:]  # type: ignore[arg-type]
                 return
 
-    def _on_writable(self) -> None:
+    def on_writable(self) -> None:
         self.idle_ticks = 0
         self._send()
         self._resume()
@@ -375,10 +402,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        if self._reading:
-            self._loop.remove_reader(self.fd)
-        if self._writing:
-            self._loop.remove_writer(self.fd)
+        self._lanes.remove(self)
         for pending in self._pending:
             pending.cancel()
         self._pending.clear()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker import dispatch as dispatching
 from tidelog.broker.complaints import Complaints
 from tidelog.broker.connection import Connection
+from tidelog.broker.lanes import Lanes, make_lanes
 from tidelog.errors import SettingError
 from tidelog.settings import Settings, parse_listener
 
@@ -46,6 +47,7 @@ class Server:
         self._complaints = Complaints(log, broker.clock)
         self._listeners: list[socket.socket] = []
         self.connections: set[Connection] = set()
+        self.lanes: Lanes
         self.port = 0
 
     # -- listening --------------------------------------------------------------
@@ -61,6 +63,7 @@ class Server:
     def start(self) -> None:
         """Begin to accept."""
         loop = asyncio.get_running_loop()
+        self.lanes = make_lanes(loop)
         for sock in self._listeners:
             loop.add_reader(sock.fileno(), self._on_connect, sock)
 
@@ -169,6 +172,8 @@ class Server:
     def close(self) -> None:
         for connection in list(self.connections):
             connection.close("the broker stops")
+        if hasattr(self, "lanes"):
+            self.lanes.close()
 
 
 def _listen(host: str, port: int, backlog: int) -> socket.socket:
