@@ -13,6 +13,7 @@ ranges, which take none.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -189,7 +190,7 @@ class Connection:
         else:
             self._make_room(start, end)
         if self._out and not self._writing:
-            self._send()
+            self._send(_SLICES)
 
     def _may_be_large(self, size: int, start: int) -> bool:
         """May this request be as long as it says?  Few are; the others are refused."""
@@ -281,7 +282,11 @@ class Connection:
         self._blocked = self._is_blocked()
         if self._out and not self._writing and not self._in_frames:
             self._send()
-        self._resume()
+        if self._end > self._start:
+            # The next request is served later, not inside whatever completed this one.
+            asyncio.get_running_loop().call_soon(self._resume)
+        else:
+            self._resume()
 
     def _is_blocked(self) -> bool:
         """Must the requests behind those that are pending wait?"""
@@ -292,13 +297,16 @@ class Connection:
             or any(p.blocking for p in pending if p.chunks is None)
         )
 
-    def _send(self) -> None:
-        """Send what the socket takes, slice by slice; the rest waits for on_writable."""
+    def _send(self, slices: int = 1) -> None:
+        """Send what the socket takes, slice by slice; the rest waits for on_writable.
+
+        Others are served between two slices: more than one only where we are called by
+        the lane, and not in the middle of somebody's work.
+        """
         out = self._out
         try:
             if len(out) > 1 and self._heaped < _SLICE:
                 self._join_small()
-            slices = _SLICES
             while out and slices:
                 slices -= 1
                 first = out[0]
@@ -317,6 +325,7 @@ class Connection:
                 self._advance(sent)
                 if out:
                     self._change_lane(bulk=True)
+                if slices:
                     self._lanes.yield_to_small()
                     if self.closed:
                         return
@@ -381,7 +390,7 @@ class Connection:
 
     def on_writable(self) -> None:
         self.idle_ticks = 0
-        self._send()
+        self._send(_SLICES)
         self._resume()
 
     # -- closing ----------------------------------------------------------------

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_unpack_prefix, _PREFIX_SIZE = REQUEST_PREFIX.unpack_from, REQUEST_PREFIX.size
+_new_tuple = tuple.__new__  # half the time of Frame(...)
 _CORRELATION = struct.Struct(">ii")  # frame size, correlation id
 
 # A request is decoded at once, in the only thread.  A mebibyte of it takes some tenths of
@@ -145,13 +147,13 @@ def too_large(start: memoryview, size: int) -> str:
 def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
     """Serve one frame.  Raises ProtocolError if it is not a request we understand."""
     try:
-        key, version, correlation_id, client_size = REQUEST_PREFIX.unpack_from(data)
+        key, version, correlation_id, client_size = _unpack_prefix(data)
     except struct.error:
         raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
     found = REGISTRY.get(key)
     if found is None:
         raise ProtocolError(f"there is no API with key {key}")
-    start = REQUEST_PREFIX.size + max(client_size, 0)
+    start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
     if version > found.versions[1] or version < found.announce_from:
         if key != API_VERSIONS_KEY:
             low, high = found.versions
@@ -162,7 +164,8 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
         except IndexError:
             raise ProtocolError(f"{found.name} v{version} has no complete header") from None
     if found.raw is not None:
-        found.raw(broker, Frame(connection, data, start, version, correlation_id))
+        values = (connection, data, start, version, correlation_id)
+        found.raw(broker, _new_tuple(Frame, values))
         return
     assert found.handler is not None
     if start > len(data):

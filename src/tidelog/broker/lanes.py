@@ -115,7 +115,7 @@ class OneLane(Lanes):
         else:
             self._loop.remove_writer(connection.fd)
 
-    def move(self, connection: Served, bulk: bool, interest: int) -> None:
+    def move(self, connection: Served, bulk: bool, interest: int) -> None:  # noqa: ARG002
         connection.bulk = bulk
 
     def remove(self, connection: Served) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_new_tuple = tuple.__new__  # half the time of Acknowledged(...)
 _NEWEST_ZSTD_BLIND_PRODUCE = 6  # clients before Produce 7 do not know zstd
 
 
@@ -83,7 +84,8 @@ class Partition:
     def append(self, batch: memoryview, version: int, now_ms: int) -> Acknowledged:
         """Check a produced batch and write it.  Raises the error to answer."""
         header = check_produced(batch)
-        config, writer = self.log.config, self.log
+        writer = self.log
+        config = writer.config
         if len(batch) > config.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -127,7 +129,7 @@ class Partition:
             writer.high_watermark = writer.end_offset
             if self._waiting:
                 self.wake()
-        return Acknowledged(appended.base_offset, appended.last_offset, append_time)
+        return _new_tuple(Acknowledged, (appended[0], appended[1], append_time))
 
     def _flush_if_due(self) -> None:
         writer, config = self.log, self.log.config

@@ -67,8 +67,8 @@ class _Fetch(Pending):
     __slots__ = (
         "_broker",
         "_bytes",
+        "_correlation_id",
         "_failed",
-        "_frame",
         "_head",
         "_incremental",
         "_limit",
@@ -79,6 +79,7 @@ class _Fetch(Pending):
         "_scheduled",
         "_session",
         "_timer",
+        "_version",
         "_watches",
     )
 
@@ -93,7 +94,8 @@ class _Fetch(Pending):
     ) -> None:
         super().__init__(frame.connection, blocking=True)
         self._broker = broker
-        self._frame = frame
+        # Not the frame itself: it would keep the connection's buffer alive.
+        self._version, self._correlation_id = frame.version, frame.correlation_id
         self._head = head
         self._rows = rows
         self._session = session
@@ -240,6 +242,4 @@ class _Fetch(Pending):
             else:
                 topics.append((row.topic, [result]))
         session_id = session.session_id if session is not None else 0
-        return encode_fetch_response(
-            self._frame.version, self._frame.correlation_id, 0, session_id, topics
-        )
+        return encode_fetch_response(self._version, self._correlation_id, 0, session_id, topics)

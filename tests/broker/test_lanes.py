@@ -1,0 +1,122 @@
+"""Small requests go before large ones, and nothing depends on there being epoll."""
+
+import asyncio
+import contextlib
+import select
+import socket
+
+import pytest
+from raw_client import batch_of
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.lanes import Lanes, OneLane
+from tidelog.wire.frame import encode_request
+from tidelog.wire.messages.metadata import MetadataRequest
+from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+LARGE = batch_of(bytes(900_000))
+
+
+def produce(batch):
+    rows = [PartitionProduceData(index=0, records=batch)]
+    topics = [TopicProduceData(name="t", partition_data=rows)]
+    message = ProduceRequest(transactional_id=None, acks=1, timeout_ms=10_000, topic_data=topics)
+    return encode_request(message, 9, 1, "bulk")
+
+
+METADATA = encode_request(MetadataRequest(topics=[]), 9, 2, "small")
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path):
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        await broker.controller.create_topic("t")
+        yield broker
+
+
+@contextlib.asynccontextmanager
+async def client(broker):
+    """A client's socket, and the broker's end of it."""
+    loop = asyncio.get_running_loop()
+    before = set(broker.server.connections)
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", broker.port))
+        while not (new := broker.server.connections - before):
+            await asyncio.sleep(0)
+        yield sock, new.pop()
+
+
+async def ask(sock, request):
+    """Send a request and receive its whole answer."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, request)
+    answer = b""
+    while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+        answer += await loop.sock_recv(sock, 65536)
+    return answer
+
+
+def test_a_small_request_is_served_between_the_slices_of_a_large_one(tmp_path):
+    async def scenario():
+        async with (
+            running(tmp_path) as broker,
+            client(broker) as (bulk, end),
+            client(broker) as (
+                small,
+                _,
+            ),
+        ):
+            assert not end.bulk
+            await ask(bulk, produce(LARGE))
+            assert end.bulk
+            served = []
+            inner = broker.server.dispatch
+            broker.server.dispatch = lambda connection, frame: (
+                served.append("bulk" if connection is end else "small"),
+                inner(connection, frame),
+            )
+            # Both are there before the broker looks, and it looks at the large one first.
+            request = memoryview(produce(LARGE))
+            sent = bulk.send(request)
+            small.send(METADATA)
+            assert sent > 300_000, "this needs more than one slice in the socket"
+            end.on_readable()
+            assert served[0] == "small"
+            await asyncio.get_running_loop().sock_sendall(bulk, request[sent:])
+            while "bulk" not in served:
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_client_goes_back_to_the_small_lane(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as broker, client(broker) as (sock, end):
+            await ask(sock, produce(LARGE))
+            assert end.bulk
+            end.shrink()
+            assert not end.bulk
+            await ask(sock, METADATA)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("epoll", [True, False])
+def test_large_requests_and_answers_with_and_without_epoll(tmp_path, monkeypatch, epoll):
+    if not epoll:
+        monkeypatch.setattr("tidelog.broker.lanes.select", object())
+    elif not hasattr(select, "epoll"):
+        pytest.skip("this platform has no epoll")
+
+    async def scenario():
+        async with running(tmp_path) as broker, client(broker) as (sock, _):
+            assert type(broker.server.lanes) is (Lanes if epoll else OneLane)
+            first = await ask(sock, produce(LARGE))
+            second = await ask(sock, produce(LARGE))
+            assert len(first) == len(second)
+            await ask(sock, METADATA)
+            assert broker.replicas.partitions["t", 0].log.end_offset == 2
+
+    asyncio.run(scenario())
