@@ -1,11 +1,15 @@
 """Fetch: limits, waiting, sessions, ids."""
 
+import os
+import signal
 import time
 
 import pytest
 from raw_client import RawClient, batch_of, values_of
 
 from tidelog.errors import ErrorCode
+from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
 
 
@@ -105,6 +109,25 @@ def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
         _, answer = reader.receive(FetchResponse, 12)
     code = answer.responses[0].partitions[0].error_code
     assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_that_is_made_anew_at_once_wakes_its_readers(broker, client, topic):
+    """Deleted and created in one turn of the loop: the reader never sees it missing."""
+    with RawClient(broker.port) as waiting, RawClient(broker.port) as other:
+        waiting.send(waiting.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
+        client.create_topic(f"{topic}-2")  # by now the fetch is parked
+        os.kill(broker.pid, signal.SIGSTOP)
+        doomed = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=1000)
+        client.send(doomed, 6)
+        made = CreatableTopic(
+            name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        other.send(CreateTopicsRequest(topics=[made]), 7)
+        os.kill(broker.pid, signal.SIGCONT)
+        client.read_frame()
+        other.read_frame()
+        _, answer = waiting.receive(FetchResponse, 12)
+        assert answer.responses[0].partitions[0].records in (None, b"")
 
 
 def test_an_incremental_session_tells_only_news(client):

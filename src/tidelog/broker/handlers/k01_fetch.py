@@ -143,6 +143,10 @@ class _Fetch(Pending):
         topic, index, epoch, offset, last_epoch, max_bytes = row
         partition = self._partitions[i]
         if partition is None or partition.deleted:
+            if partition is not None:
+                # Deleted while we waited, and maybe there is a topic of that name again, which
+                # nobody watches: answer now.
+                self._failed = True
             try:
                 partition = self._broker.replicas.find(topic, index, self._broker.metadata)
             except ApiError as error:
