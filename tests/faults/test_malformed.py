@@ -9,7 +9,8 @@ import tempfile
 
 import pytest
 from faults.fuzzing import TOPIC, Fuzzer, Watchdog, tidy
-from faults.measure import MIB, descriptors, resident
+from faults.measure import MIB, descriptors, in_memory, resident
+from faults.mutations import Mutator
 from raw_client import RawClient, batch_of
 from waiting import until
 
@@ -31,11 +32,6 @@ REQUESTS = 50_000
 LONGEST_WAIT = 10.0  # seconds; a hang, not a bar
 
 
-def in_memory():
-    """Where a flush is quick, if there is such a place: thousands of topics come and go."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
 def test_mutated_requests_never_hurt():
     seed = int(os.environ.get("FUZZ_SEED") or int.from_bytes(os.urandom(4), "big"))
     print(f"FUZZ_SEED={seed}")
@@ -44,16 +40,17 @@ def test_mutated_requests_never_hurt():
         LocalBroker(data=f"{folder}/data") as broker,
         RawClient(broker.port, timeout=60) as client,
     ):
-        fuzzer = Fuzzer(broker.port, seed, tidy(client))
+        fuzzer = Fuzzer(broker.port, seed, tidy(client)[0])
         fuzzer.run(2000)  # every decoder is compiled, every buffer has been large
         fuzzer.close()
-        fuzzer.mutator.topic_id(tidy(client))
+        fuzzer.mutator = Mutator(f"{seed} 0", tidy(client)[0])
         memory, open_files = resident(broker), descriptors(broker)
         with Watchdog(broker.port) as watchdog:
-            for _ in range(5):
+            for part in range(1, 6):
                 fuzzer.run(REQUESTS // 5)
-                fuzzer.mutator.topic_id(tidy(client))
+                fuzzer.mutator = Mutator(f"{seed} {part}", tidy(client)[0])
             fuzzer.close()
+        fuzzer.probes.check_all(client)
         print(fuzzer.outcomes, f"longest wait {watchdog.longest():.2f} s")
         assert watchdog.longest() < LONGEST_WAIT
         _, _, trace = broker.log.partition("Traceback")
