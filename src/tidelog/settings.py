@@ -123,6 +123,12 @@ def check_topic_config(values: Mapping[str, str | None], where: str = "") -> dic
             parsed[name] = setting.parse(value)
         except SettingError as error:
             raise SettingError(f"{where}{str(error).replace(setting.name, name, 1)}") from None
+    least, most = (parsed.get(f"{end}.compaction.lag.ms") for end in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        raise SettingError(
+            f"{where}min.compaction.lag.ms={least}: it must not be above "
+            f"max.compaction.lag.ms={most}"
+        )
     return parsed
 
 

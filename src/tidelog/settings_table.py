@@ -6,6 +6,7 @@ may override the setting; ``dynamic`` ones may be changed while the broker runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -227,7 +228,7 @@ FLUSH = [
 RETENTION = [
     Setting("log.cleanup.policy", LIST, ["delete"], choices=("delete", "compact"),
             topic="cleanup.policy", dynamic=True,
-            doc="delete: old segments go.  compact: keep them (compaction itself comes later)."),
+            doc="delete: old segments go.  compact: each key keeps its newest record.  Or both."),
     Setting("log.retention.ms", LONG, None, least=-1, topic="retention.ms", dynamic=True,
             doc="Delete segments older than this; -1 never."),
     Setting("log.retention.minutes", INT, None, least=-1,
@@ -240,16 +241,31 @@ RETENTION = [
             doc="How often to look for segments to delete."),
     Setting("log.cleaner.delete.retention.ms", LONG, 86400000, least=0,
             topic="delete.retention.ms", dynamic=True,
-            doc="How long compaction will keep tombstones."),
+            doc="How long compaction keeps tombstones, from the first round that meets them."),
     Setting("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, least=0, most=1,
             topic="min.cleanable.dirty.ratio", dynamic=True,
-            doc="How dirty a log must be for compaction."),
+            doc="How dirty a log must be for compaction: the share of bytes not yet compacted."),
     Setting("log.cleaner.min.compaction.lag.ms", LONG, 0, least=0, topic="min.compaction.lag.ms",
             dynamic=True,
-            doc="How long compaction will leave a record alone."),
+            doc="How long compaction leaves a record alone."),
     Setting("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, least=1,
             topic="max.compaction.lag.ms", dynamic=True,
-            doc="How long a record may stay uncompacted."),
+            doc="How long a record may stay uncompacted, however clean the log is."),
+    Setting("log.cleaner.enable", BOOL, True,
+            doc="Compact logs at all."),
+    Setting("log.cleaner.backoff.ms", LONG, 15000, least=0, dynamic=True,
+            doc="How long to wait when there is nothing to compact."),
+    Setting("log.cleaner.dedupe.buffer.size", LONG, 134217728, least=1048576, dynamic=True,
+            doc="Memory for the keys of one round, 208 bytes each; more keys take more rounds."),
+    Setting("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, least=0.01, most=1, dynamic=True,
+            doc="How full that memory may be."),
+    Setting("log.cleaner.io.buffer.size", INT, 524288, least=61, dynamic=True,
+            doc="How much of a segment is read at a time."),
+    Setting("log.cleaner.io.max.bytes.per.second", DOUBLE, sys.float_info.max, least=1,
+            most=sys.float_info.max, dynamic=True,
+            doc="How fast compaction may read and write, together."),
+    Setting("log.cleaner.threads", INT, 1, least=0, dynamic=True,
+            doc=_NO_EFFECT + "one process compacts one log at a time."),
 ]
 
 CONSUMER_GROUPS = [

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from tidelog.broker import handlers
+from tidelog.broker.cleaner import LogCleaner
 from tidelog.broker.connection import Connection
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.replicas import Replicas
@@ -102,6 +103,8 @@ class Broker:
                 settings["log.retention.check.interval.ms"], settings["producer.id.expiration.ms"]
             )
         )
+        if settings["log.cleaner.enable"]:
+            self.spawn(LogCleaner(self.replicas, lambda: self.settings, self.clock).run())
         self.spawn(
             self.replicas.keep_checkpoints(
                 min(

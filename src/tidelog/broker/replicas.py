@@ -197,6 +197,10 @@ class Replicas:
         self.storage_failed(partition.log.directory, error)
         self.flush_later(partition, _RETRY_FLUSH_MS)
 
+    async def in_flush_thread(self, work: Callable[[], None]) -> None:
+        """Have something synced."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     # -- retention and checkpoints ----------------------------------------------
 
     async def keep_retention(self, interval_ms: int, producer_expiration_ms: int) -> None:
@@ -227,6 +231,10 @@ class Replicas:
             partition.log.log_start_offset,
             reason,
         )
+        self.remove_later(partition, files)
+
+    def remove_later(self, partition: Partition, files: list[str]) -> None:
+        """Remove files that nobody reads any more, after ``file.delete.delay.ms``."""
         delay = partition.log.config.file_delete_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay, self._remove_files, files)
 

@@ -3,6 +3,7 @@
 ``recovery-point-offset-checkpoint``  up to here the log is on disk for certain
 ``replication-offset-checkpoint``     high watermarks
 ``log-start-offset-checkpoint``       only those that are not the first segment's base
+``cleaner-offset-checkpoint``         up to here a compacted log is clean
 
 A checkpoint is a shortcut.  One that cannot be read is reported and taken as empty:
 the log is then recovered from its start.
@@ -19,6 +20,7 @@ from tidelog.log.files import write_atomically
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
 
 TopicPartition = tuple[str, int]
 

@@ -63,6 +63,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self._locks: list[int] = []
         self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
+        self._cleaned: dict[str, dict[TopicPartition, int]] = {}  # as last written
 
     # -- directories ------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class LogManager:
         points: dict[tuple[str, str], dict[TopicPartition, int]] = {
             (directory, name): read_checkpoint(directory, name)
             for directory in self.directories
-            for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START)
+            for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START, checkpoints.CLEANER)
         }
         for (directory, _), offsets in points.items():
             self._checkpointed.setdefault(directory, set()).update(offsets)
@@ -164,6 +165,7 @@ class LogManager:
                 recovery_point=points[directory, checkpoints.RECOVERY_POINT].get(key, 0),
                 log_start_offset=points[directory, checkpoints.LOG_START].get(key),
             )
+            opened.cleaned_offset = points[directory, checkpoints.CLEANER].get(key)
             self.logs[key] = opened
             result[key] = Opened(opened, _read_topic_id(path))
             progress(done, len(found))
@@ -238,6 +240,14 @@ class LogManager:
                 if existing.log_start_offset > existing.segments[0].base_offset
             }
             write_checkpoint(directory, checkpoints.LOG_START, starts)
+            cleaned = {
+                key: existing.cleaned_offset
+                for key, existing in mine.items()
+                if existing.cleaned_offset is not None
+            }
+            if cleaned != self._cleaned.get(directory):
+                write_checkpoint(directory, checkpoints.CLEANER, cleaned)
+                self._cleaned[directory] = cleaned
             self._checkpointed[directory] = set(mine)
 
     def close(self, broker_epoch: int = -1) -> None:
