@@ -1,10 +1,15 @@
-"""Partitions that go while something is still to be done for them."""
+"""Partitions that go while something is still to be done for them; flushes that meet."""
 
 import asyncio
+import errno
+import os
+import threading
 
+import pytest
 from raw_client import batch_of, now_ms
 
 from tidelog.broker.broker import Broker
+from tidelog.errors import ApiError, ErrorCode
 
 
 def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
@@ -27,3 +32,138 @@ def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
             assert sorted(path.name for path in (tmp_path / "t-0").iterdir()) == before
 
     asyncio.run(scenario())
+
+
+class SlowDisk:
+    """Every fdatasync of another thread waits for ``go``; they never overlap on one file."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.error = None  # what the one that waits fails with
+        self.calls = 0
+        self._real, self._in_flight = os.fdatasync, set()
+        monkeypatch.setattr(os, "fdatasync", self._fdatasync)
+
+    def _fdatasync(self, fd):
+        assert fd not in self._in_flight, "two flushes of one file"
+        self._in_flight.add(fd)
+        try:
+            if threading.current_thread() is not threading.main_thread():
+                self.begun.set()
+                assert self.go.wait(30)
+                error, self.error = self.error, None
+                if error:
+                    raise error
+            self.calls += 1
+            self._real(fd)
+        finally:
+            self._in_flight.discard(fd)
+
+    def release_soon(self):
+        threading.Timer(0.05, self.go.set).start()
+
+
+def put(partition, value=b"x"):
+    return partition.append(memoryview(bytearray(batch_of(value))), 9, now_ms())
+
+
+async def with_broker(tmp_path, scenario, **config):
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        await broker.controller.create_topic("t", config=config)
+        await scenario(broker.replicas, broker.replicas.partitions["t", 0])
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["that works", "that fails"])
+def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fails):
+    """If that one fails, its error is not missed: the kernel reports it only once."""
+
+    async def scenario(replicas, partition):
+        disk = SlowDisk(monkeypatch)
+        put(partition)
+        replicas.flush_later(partition, 0)
+        await until(disk.begun.is_set)
+        put(partition)
+        if fails:
+            disk.error = OSError(errno.EIO, "Input/output error")
+        positions = []
+        real = os.pwrite
+        monkeypatch.setattr(os, "pwrite", lambda *args: positions.append(args[2]) or real(*args))
+        disk.release_soon()
+        replicas.flush_now(partition)
+        assert partition.log.recovery_point == 2
+        assert not partition.log.flush_failed
+        assert len(positions) == (2 if fails else 0), "both batches are written again"
+
+    asyncio.run(with_broker(tmp_path, scenario))
+
+
+def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
+    async def scenario(replicas, partition):
+        go = threading.Event()
+        replicas._thread.submit(go.wait, 30)  # the flush of another log
+        put(partition)
+        replicas.flush_later(partition, 0)
+        await until(lambda: replicas._syncing)
+        replicas.flush_now(partition)
+        assert partition.log.recovery_point == 1
+        go.set()
+
+    asyncio.run(with_broker(tmp_path, scenario))
+
+
+def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypatch):
+    async def scenario(replicas, partition):
+        disk = SlowDisk(monkeypatch)
+        put(partition)
+        replicas.flush_later(partition, 0)
+        await until(disk.begun.is_set)
+        put(partition)
+        for _ in range(3):
+            replicas.flush_later(partition, 0)
+        await until(lambda: replicas._flushes[partition] is None)
+        assert partition.log.recovery_point == 0
+        disk.go.set()
+        await until(lambda: partition.log.recovery_point == 2)
+
+    asyncio.run(with_broker(tmp_path, scenario))
+
+
+def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
+    """It takes no more until a restart; what was flushed is there then."""
+
+    async def scenario(replicas, partition):
+        put(partition)
+        replicas.flush_now(partition)
+        put(partition)
+        disk = SlowDisk(monkeypatch)
+        disk.error = OSError(errno.EIO, "Input/output error")
+        disk.go.set()
+        replicas.flush_later(partition, 0)
+        await until(lambda: partition.log.flush_failed)
+        put(partition)  # without settings that promise a flush, writing goes on
+        path = tmp_path / "t-0" / "00000000000000000000.log"
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 3] + bytes(len(data) - len(data) // 3))
+        replicas.flush_later(partition, 0)
+        await until(lambda: partition.log.lost_records)
+        with pytest.raises(ApiError, match="restart the broker") as refused:
+            put(partition)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    asyncio.run(with_broker(tmp_path, scenario))
+
+    async def afterwards():
+        settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+        async with Broker(settings) as broker:
+            partition = broker.replicas.partitions["t", 0]
+            assert partition.log.end_offset == 1
+            assert put(partition).base_offset == 1
+
+    asyncio.run(afterwards())

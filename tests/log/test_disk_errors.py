@@ -27,6 +27,7 @@ from log_support import (
 )
 
 from tidelog.log.checkpoints import RECOVERY_POINT, read_checkpoint, write_checkpoint
+from tidelog.log.flush import RecordsLost
 from tidelog.log.log import Log
 
 
@@ -202,6 +203,83 @@ def test_a_flush_that_fails_is_not_a_flush(tmp_path: Path, disk: FaultyDisk) -> 
     assert names.count("00000000000000000002.log") == 1
     assert "00000000000000000000.timeindex" in names  # closed: never made anew again
     assert str(tmp_path) in synced
+
+
+def fail_flush(log: Log, disk: FaultyDisk) -> None:
+    refuse(disk, "fdatasync", "")
+    with pytest.raises(OSError):
+        log.flush()
+    refuse(disk, "none", "")
+
+
+def test_what_a_failed_flush_left_is_written_again(tmp_path: Path, disk: FaultyDisk) -> None:
+    """The kernel may count it as written; see flush.py."""
+    log = open_in(tmp_path, log_config(segment_bytes=400))
+    for _ in range(2):
+        append(log, sized_batch(150))
+    log.flush()
+    for _ in range(3):
+        append(log, sized_batch(150))
+    fail_flush(log, disk)
+    append(log, sized_batch(150))
+    assert (log.flush_failed, log.recovery_point) == (True, 2)
+    calls: list[str] = []
+    disk.fails = lambda n, name, target: (
+        name in ("pwrite", "fdatasync")
+        and bool(
+            calls.append(f"{name} {os.readlink(f'/proc/self/fd/{target}').rpartition('/')[2]}")
+        )
+    )
+    log.flush()
+    first, second = "00000000000000000002.log", "00000000000000000004.log"
+    assert [call for call in calls if call.startswith("pwrite") and call.endswith(".log")] == [
+        f"pwrite {first}",
+        f"pwrite {first}",
+        f"pwrite {second}",
+        f"pwrite {second}",
+    ]
+    assert calls.index(f"fdatasync {first}") > calls.index(f"pwrite {second}")
+    assert (log.flush_failed, log.recovery_point) == (False, 6)
+    calls.clear()
+    append(log, sized_batch(80))
+    log.flush()
+    assert calls == [f"pwrite {second}", f"fdatasync {second}"]
+
+
+@pytest.mark.parametrize("where", [20, 100, 160], ids=["a header", "a record", "the next one"])
+def test_records_that_the_kernel_dropped(tmp_path: Path, disk: FaultyDisk, where: int) -> None:
+    """They are not written again as something else, and nothing counts as flushed."""
+    log = open_in(tmp_path)
+    append(log, sized_batch(150))
+    log.flush()
+    for _ in range(2):
+        append(log, sized_batch(150))
+    fail_flush(log, disk)
+    path = tmp_path / "00000000000000000000.log"
+    data = path.read_bytes()
+    path.write_bytes(data[: 150 + where] + bytes(300 - where))
+    for _ in range(2):
+        with pytest.raises(RecordsLost, match=f"at byte {150 + where // 150 * 150} were lost"):
+            log.flush()
+        assert (log.recovery_point, log.flush_failed, log.lost_records) == (1, True, True)
+    again = open_in(tmp_path, clean=False, recovery_point=1)
+    assert again.end_offset == 1 + where // 150
+    assert not again.lost_records
+
+
+def test_a_flush_says_nothing_about_what_came_after_a_truncation(tmp_path: Path) -> None:
+    log = open_in(tmp_path)
+    for _ in range(4):
+        append(log)
+    flush = log.begin_flush()
+    flush.carry_out()
+    log.truncate_to(2)
+    for _ in range(2):
+        append(log)
+    log.end_flush(flush)
+    assert log.recovery_point == 0
+    log.flush()
+    assert log.recovery_point == 4
 
 
 def test_names_are_synced_until_it_works(tmp_path: Path, disk: FaultyDisk) -> None:

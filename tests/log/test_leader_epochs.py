@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from log_support import generator
+from log_support import append, generator, open_in
 
 from tidelog.log.leader_epochs import LeaderEpochs, parse_epochs
 
@@ -113,9 +114,42 @@ def test_files(tmp_path: Path) -> None:
         "0\n1\n0 -1\n",
         "0\n1\n0\n",
         "0\n1\n0 0 0\n",
+        "0\n1\n0 17",
         "0\nx\n",
     ],
 )
 def test_what_is_not_whole_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_epochs(text)
+
+
+def test_an_epoch_is_synced_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the append: there a producer waits, and everybody else."""
+    synced: list[str] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    log = open_in(tmp_path)
+    append(log, epoch=3)
+    assert not synced
+    log.flush()
+    assert synced[1:3] == [str(tmp_path / "leader-epoch-checkpoint"), str(tmp_path)]
+    synced.clear()
+    append(log, epoch=3)
+    log.flush()
+    assert synced == [str(tmp_path / "00000000000000000000.log")]
+
+
+@pytest.mark.parametrize("left", [None, "", "0\n1\n3 0\n"], ids=["nothing", "empty", "the old one"])
+def test_an_epoch_that_a_power_cut_took_is_in_the_batches(tmp_path: Path, left: str | None) -> None:
+    log = open_in(tmp_path)
+    append(log, epoch=3)
+    log.flush()
+    for epoch in (3, 4, 4, 6):
+        append(log, epoch=epoch)
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.unlink()
+    if left is not None:
+        path.write_text(left)
+    again = open_in(tmp_path, clean=False, recovery_point=1)
+    assert again.epochs.entries == [(3, 0), (4, 2), (6, 4)]
+    assert path.read_text() == "0\n3\n3 0\n4 2\n6 4\n"

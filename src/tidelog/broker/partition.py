@@ -110,9 +110,13 @@ class Partition:
                 f"the batch has {len(target)} bytes, segment.bytes of {self.topic} "
                 f"is {config.segment_bytes}",
             )
-        if writer.flush_failed and (self._flushed or config.flush_messages != LONG_MAX):
+        if writer.flush_failed and (
+            writer.lost_records or self._flushed or config.flush_messages != LONG_MAX
+        ):
             # It is tried again by the clock.  Until then nothing can be promised.
             message = "the broker cannot flush; it tries again in a second"
+            if writer.lost_records:
+                message = "the disk has lost records of this partition; restart the broker"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         try:
             appended = writer.append(target, header, self.leader_epoch, now_ms)

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidelog.broker.complaints import Complaints
 from tidelog.broker.partition import Partition
@@ -20,6 +20,7 @@ from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove
+from tidelog.log.flush import Flush
 from tidelog.log.manager import LogManager
 from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
@@ -53,7 +54,9 @@ class Replicas:
         # Flushes wait for nothing but flushes: removing a large log takes seconds.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
         self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
+        # Flushes to come (None: when the one in flight has ended), and those in flight.
         self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
+        self._syncing: dict[Partition, tuple[Flush, Future[None]]] = {}
 
     # -- following the metadata -------------------------------------------------
 
@@ -151,6 +154,13 @@ class Replicas:
 
     def flush_now(self, partition: Partition) -> None:
         """Flush before the producer is answered (flush.messages is reached)."""
+        if partition in self._syncing:  # a log has one flush in flight, and this cannot wait
+            flush, future = self._syncing[partition]
+            if future.cancel():
+                del self._syncing[partition]
+                partition.log.cancel_flush(flush)
+            else:
+                self._settle(partition)
         try:
             partition.log.flush()
         except OSError:
@@ -172,26 +182,40 @@ class Replicas:
         self._flushes.pop(partition, None)
         if partition.deleted:
             return
+        if partition in self._syncing:
+            self._flushes[partition] = None  # as soon as that one has ended
+            return
         try:
-            offset, files = partition.log.begin_flush()
+            flush = partition.log.begin_flush()
         except OSError as error:
             self._flush_failed(partition, error)
             return
-        future = asyncio.get_running_loop().run_in_executor(self._thread, partition.log.sync, files)
-        future.add_done_callback(partial(self._end_flush, partition, offset))
+        loop = asyncio.get_running_loop()
+        future = self._thread.submit(flush.carry_out)
+        self._syncing[partition] = flush, future
+        future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._end_flush, partition, done)
+        )
 
-    def _end_flush(self, partition: Partition, offset: int, done: asyncio.Future[None]) -> None:
-        if done.cancelled() or partition.deleted:
-            return
-        error = done.exception()
-        if isinstance(error, OSError):
+    def _end_flush(self, partition: Partition, done: Future[None]) -> None:
+        if partition not in self._syncing or self._syncing[partition][1] is not done:
+            return  # flush_now was here before
+        self._settle(partition)
+        if partition in self._flushes and self._flushes[partition] is None:
+            self._begin_flush(partition)
+
+    def _settle(self, partition: Partition) -> None:
+        """Note how the flush in flight has ended; waits for it if it has not."""
+        flush, future = self._syncing.pop(partition)
+        error = future.exception()
+        partition.log.end_flush(flush, error)
+        if error is None:
+            partition.flushed()
+        elif not partition.deleted:
+            if not isinstance(error, OSError):
+                log.error("%s: flush failed", partition.log.directory, exc_info=error)
+                error = OSError(errno.EIO, str(error))
             self._flush_failed(partition, error)
-            return
-        if error is not None:
-            log.error("%s: flush failed", partition.log.directory, exc_info=error)
-            return
-        partition.log.end_flush(offset)
-        partition.flushed()
 
     def _flush_failed(self, partition: Partition, error: OSError) -> None:
         self.storage_failed(partition.log.directory, error)
@@ -274,5 +298,8 @@ class Replicas:
             if timer:
                 timer.cancel()
         self._thread.shutdown(wait=True)
+        for partition, (flush, future) in self._syncing.items():
+            partition.log.end_flush(flush, future.exception())
+        self._syncing.clear()
         self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
         self.manager.close()

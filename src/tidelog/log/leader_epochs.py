@@ -80,18 +80,19 @@ class LeaderEpochs:
         self.entries = [(older[-1][0], start_offset), *newer]
         return True
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: str, *, sync: bool = True) -> None:
+        """Without ``sync`` a power cut may leave the file torn: it is then made anew."""
         lines = [
             "0",
             str(len(self.entries)),
             *(f"{epoch} {start}" for epoch, start in self.entries),
         ]
-        write_atomically(os.path.join(directory, NAME), "\n".join(lines).encode() + b"\n")
+        write_atomically(epochs_path(directory), "\n".join(lines).encode() + b"\n", sync=sync)
 
     @classmethod
     def load(cls, directory: str) -> LeaderEpochs | None:
         """What was saved; None if there is nothing that can be read."""
-        path = os.path.join(directory, NAME)
+        path = epochs_path(directory)
         try:
             with open(path, encoding="utf-8") as file:
                 return cls(parse_epochs(file.read()))
@@ -102,10 +103,15 @@ class LeaderEpochs:
             return None
 
 
+def epochs_path(directory: str) -> str:
+    return os.path.join(directory, NAME)
+
+
 def parse_epochs(text: str) -> list[tuple[int, int]]:
     """Epochs and their start offsets; ValueError if the file is not whole."""
     lines = text.splitlines()
-    if len(lines) < 2 or lines[0] != "0" or int(lines[1]) != len(lines) - 2:
+    whole = text.endswith("\n")  # else the last number may be cut
+    if not whole or len(lines) < 2 or lines[0] != "0" or int(lines[1]) != len(lines) - 2:
         raise ValueError("its header does not match its lines")
     entries = [(int(a), int(b)) for a, b in (line.split(" ") for line in lines[2:])]
     grow = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))

@@ -14,7 +14,6 @@ that is replaced, never changed: a reader that holds one reads on, whatever happ
 from __future__ import annotations
 
 import logging
-import os
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -22,9 +21,10 @@ from typing import NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log import cleaner_swap, recovery, retention
-from tidelog.log.files import remove, sync_directory, sync_file
+from tidelog.log.files import remove, sync_file
+from tidelog.log.flush import Flush, RecordsLost
 from tidelog.log.index import TimeIndex
-from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.leader_epochs import LeaderEpochs, epochs_path
 from tidelog.log.producer_state import (
     ProducerState,
     load_newest_snapshot,
@@ -32,7 +32,7 @@ from tidelog.log.producer_state import (
     snapshot_offsets,
     snapshot_path,
 )
-from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
+from tidelog.log.segment import MAX_RELATIVE, FileRange, Segment
 from tidelog.log.transaction_index import Aborted
 from tidelog.settings import LogConfig
 from tidelog.wire.batch import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, place, read_header
@@ -72,9 +72,11 @@ class Log:
         self.first_unflushed_ms: int | None = None
         self.flush_wanted = False
         self.flush_failed = False  # since the last one that went well
-        self._written_again = False
+        self.lost_records = False  # see flush.py: no more writes until a restart
+        self._flushing = False
         self._recent: dict[int, tuple[int, int]] = {}
         self._unsynced_names = True  # the directory itself may be new
+        self._unsynced_epochs = False
         self._set_segments(segments)
 
     def _set_segments(self, segments: list[Segment]) -> None:
@@ -153,8 +155,11 @@ class Log:
         """A new leader starts to write at ``start_offset``."""
         changed = LeaderEpochs(list(self.epochs.entries))
         if changed.assign(epoch, start_offset):
-            changed.save(self.directory)
+            # Synced by the next flush, not here, where a producer and everybody else waits:
+            # up to then recovery finds the epoch in the batches.
+            changed.save(self.directory, sync=False)
             self.epochs = changed
+            self._unsynced_epochs = True
 
     def _oldest(self, timestamp: int, now_ms: int) -> int:
         return timestamp if timestamp >= 0 else now_ms
@@ -182,69 +187,65 @@ class Log:
 
     # -- flushing ---------------------------------------------------------------
 
-    def begin_flush(self) -> tuple[int, list[LogFile | str]]:
-        """What is to be flushed: everything before the returned offset.
+    def begin_flush(self) -> Flush:
+        """Note what is to be flushed: everything up to now.
 
-        The files may be synced in another thread; then :meth:`end_flush` is called.
-        The indexes of closed segments go to disk too: recovery will not make them anew
-        once the recovery point has passed them.
+        It may be carried out in another thread; then :meth:`end_flush` is called, and before
+        that no other flush begins.  The indexes of closed segments go to disk too: recovery
+        will not make them anew once the recovery point has passed them.
         """
-        self.flush_wanted = False
-        self._written_again = self.flush_failed
-        if self.flush_failed:
-            self._write_again()
-        files: list[LogFile | str] = []
+        assert not self._flushing
+        flush = Flush(self.end_offset, self.truncations)
         for segment, end in zip(self.segments, [*self._bases[1:], None], strict=True):
             if end is None or end > self.recovery_point:
                 segment.flush_indexes()
-                files.append(segment.file)
+                flush.files.append(segment.file)
                 if end is not None:
-                    files += segment.index_paths
+                    flush.files += segment.index_paths
+                if self.flush_failed and self.end_offset > self.recovery_point:
+                    found = segment.locate(self.recovery_point)
+                    start = found[0] if found else 0  # none: it is no longer there
+                    flush.again.append((segment.file, start, segment.size))
+        if self._unsynced_epochs:
+            if self.flush_failed:
+                self.epochs.save(self.directory, sync=False)
+            flush.files.append(epochs_path(self.directory))
+            flush.epochs = True
+        if self._unsynced_names or self._unsynced_epochs:
+            flush.directory = self.directory
+        self._unsynced_names = self._unsynced_epochs = False
+        self.flush_wanted = False
         self.first_unflushed_ms = None
-        return self.end_offset, files
+        self._flushing = True
+        return flush
 
-    def sync(self, files: list[LogFile | str]) -> None:
-        """The slow part of a flush; safe in another thread."""
-        try:
-            for file in files:
-                if isinstance(file, LogFile):
-                    os.fdatasync(file.fd)
-                else:
-                    sync_file(file)
-        except OSError:
+    def end_flush(self, flush: Flush, error: BaseException | None = None) -> None:
+        """It was carried out, and without an ``error`` everything in it is on disk."""
+        if error is not None:
+            self.cancel_flush(flush)
             self.flush_failed = True
-            raise
-        if self._unsynced_names:
-            self._unsynced_names = False  # first: a roll may want it again meanwhile
-            try:
-                sync_directory(self.directory)
-                sync_directory(os.path.dirname(self.directory))
-            except OSError:
-                self._unsynced_names = True
-                raise
-
-    def end_flush(self, offset: int) -> None:
-        """Everything before ``offset`` is on disk."""
-        self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
-        if self._written_again:
+            self.lost_records |= isinstance(error, RecordsLost)
+            return
+        self._flushing = False
+        if flush.truncations == self.truncations:
+            self.recovery_point = max(self.recovery_point, flush.end_offset)
             self.flush_failed = False
 
-    def _write_again(self) -> None:
-        """Make the pages dirty again that are not on disk for certain.
-
-        A kernel whose flush failed may count them as written; the next flush then says that
-        all is well, and it is not.
-        """
-        for segment, end in zip(self.segments, [*self._bases[1:], None], strict=True):
-            if end is None or end > self.recovery_point:
-                found = segment.locate(self.recovery_point)
-                segment.write_again(found[0] if found else 0)
+    def cancel_flush(self, flush: Flush) -> None:
+        """It was not carried out: the next one has it all."""
+        self._flushing = False
+        self._unsynced_names |= flush.directory is not None
+        self._unsynced_epochs |= flush.epochs
 
     def flush(self) -> None:
         """All of it, now."""
-        offset, files = self.begin_flush()
-        self.sync(files)
-        self.end_flush(offset)
+        flush = self.begin_flush()
+        try:
+            flush.carry_out()
+        except OSError as error:
+            self.end_flush(flush, error)
+            raise
+        self.end_flush(flush)
 
     # -- reading ----------------------------------------------------------------
 
@@ -394,7 +395,8 @@ class Log:
         self.recovery_point = max(self.recovery_point, offset)
         if self.epochs.truncate_from_start(offset):
             try:
-                self.epochs.save(self.directory)
+                self.epochs.save(self.directory, sync=False)
+                self._unsynced_epochs = True
             except OSError as error:
                 # Older epochs in the file do no harm, and a full disk must be able to shrink.
                 log.warning("%s: leader epochs not saved: %s", self.directory, error)
@@ -402,8 +404,9 @@ class Log:
     def apply_retention(self, now_ms: int) -> tuple[list[str], str]:
         """Drop the segments that the policies let go; returns files to remove, and why."""
         count, reason = retention.decide(self._facts(), now_ms)
-        for segment in self.segments[:-1]:
-            segment.release()  # descriptors that nobody has used lately are not kept
+        for segment, end in zip(self.segments, self._bases[1:], strict=False):
+            if end <= self.recovery_point:  # else it is by this descriptor that a flush fails
+                segment.release()  # those that nobody has used lately are not kept
         if count == len(self.segments):
             try:
                 self.roll(now_ms)
@@ -417,6 +420,8 @@ class Log:
         self.advance_start(self.segments[count].base_offset)
         self._set_segments(list(self.segments[count:]))
         files = [path for segment in doomed for path in segment.rename_deleted()]
+        for segment in doomed:
+            segment.release()
         return files, reason
 
     def _facts(self) -> retention.LogFacts:

@@ -43,6 +43,7 @@ def open_log(
         first.created_ms = now_ms
         segments = [first]
     result = Log(directory, config, segments)
+    found_epochs: list[tuple[int, int]] = []
     if clean:
         end = _look_at_tail(segments[-1])
         if end is None:
@@ -51,7 +52,9 @@ def open_log(
         else:
             result.end_offset = end
     if not clean:
-        segments, result.end_offset = _recover(directory, segments, config, recovery_point)
+        segments, result.end_offset, found_epochs = _recover(
+            directory, segments, config, recovery_point
+        )
         if result.end_offset < (log_start_offset or 0):
             # What stands was deleted already; its offsets must not be given out again.
             for segment in segments:
@@ -74,7 +77,7 @@ def open_log(
     result.high_watermark = max(result.log_start_offset, 0)
     result.recovery_point = result.end_offset if clean else min(recovery_point, result.end_offset)
     result.recovery_point = max(result.recovery_point, result.log_start_offset)
-    result.epochs = _load_epochs(directory, segments, result)
+    result.epochs = _load_epochs(directory, segments, result, found_epochs)
     result.producers = _load_producers(directory, segments, result.end_offset)
     if not clean:
         try:
@@ -128,9 +131,11 @@ def _look_at_tail(segment: Segment) -> int | None:
 
 def _recover(
     directory: str, segments: list[Segment], config: LogConfig, recovery_point: int
-) -> tuple[list[Segment], int]:
-    """Check the segments past the recovery point; returns those that stand, and the end."""
+) -> tuple[list[Segment], int, list[tuple[int, int]]]:
+    """Check the segments past the recovery point; returns those that stand, the end, and
+    where leader epochs begin in them."""
     kept: list[Segment] = []
+    epochs: list[tuple[int, int]] = []
     marked: list[Segment] = []
     expected = segments[0].base_offset
     for i, segment in enumerate(segments):
@@ -142,6 +147,7 @@ def _recover(
         limit = following.base_offset if following else None
         found = recovery.recover_segment(segment, expected, config.index_interval_bytes, limit)
         kept.append(segment)
+        epochs += found.epochs
         segment.transaction_index.reset()
         if found.markers:
             marked.append(segment)
@@ -166,7 +172,7 @@ def _recover(
         log.info("%s: recovered up to offset %d", directory, expected)
     if marked:
         recovery.rebuild_transaction_indexes(directory, kept, marked)
-    return kept, expected
+    return kept, expected, epochs
 
 
 def _check_transaction_indexes(directory: str, segments: list[Segment], end: int) -> None:
@@ -186,8 +192,14 @@ def _check_transaction_indexes(directory: str, segments: list[Segment], end: int
         recovery.rebuild_transaction_indexes(directory, segments, damaged)
 
 
-def _load_epochs(directory: str, segments: list[Segment], opened: Log) -> LeaderEpochs:
-    """The leader epochs; if their file is lost they are taken from the batches."""
+def _load_epochs(
+    directory: str, segments: list[Segment], opened: Log, found: list[tuple[int, int]]
+) -> LeaderEpochs:
+    """The leader epochs; if their file is lost they are taken from the batches.
+
+    The file is synced when the log is.  So it may lack epochs that recovery has ``found`` in
+    what was not flushed.
+    """
     epochs = LeaderEpochs.load(directory)
     changed = epochs is None
     if epochs is None:
@@ -197,6 +209,8 @@ def _load_epochs(directory: str, segments: list[Segment], opened: Log) -> Leader
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
     changed |= epochs.truncate_from_end(opened.end_offset + 1)
+    for epoch, start in found:
+        changed |= epochs.assign(epoch, start)
     changed |= epochs.truncate_from_start(opened.log_start_offset)
     if changed and epochs.entries:
         try:

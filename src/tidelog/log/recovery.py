@@ -18,6 +18,7 @@ from functools import partial
 
 from crc32c import crc32c
 
+from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState, load_newest_snapshot
 from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
 from tidelog.wire.batch import CONTROL, CRC_START, HEADER_SIZE, MAGIC, BatchHeader, read_header
@@ -36,7 +37,8 @@ class Recovered:
     next_offset: int
     cut_bytes: int
     reason: str
-    markers: bool = False  # control batches were met: there were transactions
+    markers: bool  # control batches were met: there were transactions
+    epochs: list[tuple[int, int]]  # leader epochs, and the offset where each begins
 
 
 def recover_segment(
@@ -54,6 +56,7 @@ def recover_segment(
 
     position, next_offset, reason = 0, max(expected_offset, segment.base_offset), ""
     markers = 0
+    epochs = LeaderEpochs()
     reader = _Reader(segment.file, on_disk)
     while position < on_disk:
         left = on_disk - position
@@ -72,13 +75,15 @@ def recover_segment(
             break
         last = header.last_offset
         markers |= header.attributes & CONTROL
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, header.base_offset)
         segment.note(position, header.size, last, header.max_timestamp, interval)
         position += header.size
         next_offset = last + 1
     if position < on_disk:
         os.ftruncate(segment.file.fd, position)
     segment.size = position
-    return Recovered(next_offset, on_disk - position, reason, bool(markers))
+    return Recovered(next_offset, on_disk - position, reason, bool(markers), epochs.entries)
 
 
 class _Reader:

@@ -23,7 +23,6 @@ from tidelog.log.transaction_index import TransactionIndex
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 
 _SCAN = 16 * 1024
-_REWRITE = 1024 * 1024
 MAX_RELATIVE = 0x7FFFFFFF  # offsets in the indexes have 31 bits
 
 log = logging.getLogger(__name__)
@@ -129,14 +128,6 @@ class Segment:
             os.ftruncate(self.file.fd, position)
             raise OSError(errno.ENOSPC, "the disk is full", self.path)
         self.note(position, size, last_offset, max_timestamp, interval)
-
-    def write_again(self, position: int) -> None:
-        """Write the bytes from ``position`` on as they are (see Log.flush)."""
-        while position < self.size:
-            data = os.pread(self.file.fd, min(_REWRITE, self.size - position), position)
-            if not data or os.pwrite(self.file.fd, data, position) != len(data):
-                raise OSError(errno.EIO, "the segment cannot be written again", self.path)
-            position += len(data)
 
     def note(
         self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int
