@@ -163,6 +163,12 @@ def test_what_cannot_be_shown_stops_or_is_skipped(tidelog: Command, topic: str) 
     assert tidelog("consume", topic, "--exit", "--encoding", "base64", "-q").err == ""
 
 
+@pytest.mark.parametrize("name", ["utf-8", "utf8", "text", "UTF8"])
+def test_text_has_several_names(tidelog: Command, topic: str, name: str) -> None:
+    write(tidelog, topic, "flut")
+    assert read(tidelog, topic, "--exit", "--encoding", name) == ["flut"]
+
+
 def test_a_damaged_batch_stops_or_is_skipped(tidelog: Command, broker, topic: str) -> None:
     for line in ("good", "damaged", "also good"):
         write(tidelog, topic, line)
@@ -193,9 +199,9 @@ class Consumer:
     def lines(self, count: int) -> list[str]:
         return [self.out.readline().rstrip("\n") for _ in range(count)]
 
-    def stop(self) -> Result:
+    def stop(self, number: signal.Signals = signal.SIGINT) -> Result:
         """Ctrl-C, and what it said."""
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         return self.end()
 
     def end(self) -> Result:
@@ -204,15 +210,16 @@ class Consumer:
         return Result(self.process.wait(30), out, err)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_new_records_come_at_once_and_ctrl_c_is_no_error(
-    tidelog: Command, broker, topic: str
+    tidelog: Command, broker, topic: str, number: signal.Signals
 ) -> None:
     fill(broker.bootstrap, topic)
     consumer = Consumer(topic, "--from", "-1", bootstrap=broker.bootstrap)
     assert consumer.lines(1) == ["9"]
     write(tidelog, topic, "10")
     assert consumer.lines(1) == ["10"]
-    assert consumer.stop() == Result(0, "", "2 records\n")
+    assert consumer.stop(number) == Result(0, "", "2 records\n")
 
 
 def test_a_restart_is_waited_for() -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.cluster import TopicPartition
+from tidelog.text import plural
 from tidelog.tools.formats import NAMED, FormatError, formatter
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import unescape
-from tidelog.tools.output import plural, size_text, time_text
+from tidelog.tools.output import size_text, time_text
 from tidelog.tools.record_json import Outgoing, parse_record
 from tidelog.wire.records import Record
 
@@ -126,7 +127,7 @@ def test_json_lines(line: str, expected: Outgoing) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "not JSON"),
+        ("", "it is empty; with --json every line"),
         ("nope", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "must be a JSON object"),
@@ -193,6 +194,7 @@ def test_words_for_people() -> None:
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "150 KiB", "2.0 GiB",
     ]  # fmt: skip
     assert (plural(1, "record"), plural(2000, "record")) == ("1 record", "2,000 records")
+    assert (plural(1, "batch"), plural(0, "batch")) == ("1 batch", "0 batches")
     assert (time_text(-1), time_text(0)) == ("-", "1970-01-01T00:00:00.000Z")
     assert time_text(2**62) == str(2**62)
     assert unescape(r"\t\\t\n\x\0") == "\t\\t\n\\x\0"

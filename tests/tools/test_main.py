@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cli import Command, run, spawn
@@ -81,7 +84,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: LocalBroker, topic: s
     assert (process.returncode, error) == (0, "")
 
 
-def test_an_interrupted_command_leaves_no_traceback(broker: LocalBroker, topic: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_leaves_no_traceback(
+    broker: LocalBroker, topic: str, number: signal.Signals, code: int
+) -> None:
     process = spawn("produce", topic, bootstrap=broker.bootstrap)
     assert process.stdin is not None
     process.stdin.write("one\n")
@@ -90,9 +96,9 @@ def test_an_interrupted_command_leaves_no_traceback(broker: LocalBroker, topic: 
     # It may be a moment until the producer has made the topic.
     while consumer.wait(30) != 0:
         consumer = spawn("consume", topic, "--from", "start", "-n", "1", bootstrap=broker.bootstrap)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert error == f"1 record to {topic}: 1 to partition 0\n"
 
 
@@ -144,3 +150,26 @@ def test_a_person_gets_tables_and_a_prompt(tidelog: Command, broker, topic: str)
     assert code == 0
     assert "━" in screen or "─" in screen
     assert topic in screen
+
+
+def test_verbose_says_which_client_does_what(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        command = ("up", "-v", "--json", "--port", "0", "--data", str(tmp_path / "data"))
+        broker = spawn(*command, bootstrap="", stderr=errors)
+        try:
+            assert broker.stdout is not None
+            address = json.loads(broker.stdout.readline())["bootstrap"]
+            for _ in range(3):
+                assert run("produce", "tides", bootstrap=address, stdin="high\nlow\n").code == 0
+            run("consume", "tides", "--exit", bootstrap=address)
+        finally:
+            broker.terminate()
+            assert broker.wait(30) == 0
+    text = log.read_text()
+    assert "Traceback" not in text
+    assert re.search(r"DEBUG \S+: connected\n", text)
+    assert re.search(r"DEBUG \S+: disconnected\n", text)
+    assert re.search(r"DEBUG \S+ \(tidelog-produce\): ApiVersions v\d+: \S+ \S*rdkafka\S*\n", text)
+    assert len(re.findall(r"DEBUG \S+ \(tidelog-produce\): Produce v\d+: tides\n", text)) == 3
+    assert re.search(r"DEBUG \S+ \(\S+\): Fetch v\d+: tides\n", text)

@@ -111,8 +111,32 @@ def test_a_bad_line_stops_and_what_was_sent_is_told(tidelog: Command, topic: str
     result = tidelog("produce", topic, "--key-separator", ":", stdin="a:1\nb\nc:3\n")
     assert result.code == 1
     assert result.err == (
-        f"Error: line 2: there is no ':' after the key\n1 record to {topic}: 1 to partition 0\n"
+        "Error: line 2: there is no ':' after the key. "
+        "Stopped there: line 1 was sent, nothing after it\n"
+        f"1 record to {topic}: 1 to partition 0\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (0, "nothing was sent"),
+        (1, "line 1 was sent, nothing after it"),
+        (3, "lines 1 to 3 were sent, nothing after them"),
+    ],
+)
+def test_an_empty_line_is_no_json(tidelog: Command, topic: str, before: int, told: str) -> None:
+    lines = '{"value": "v"}\n' * before + "\n" + '{"value": "v"}\n'
+    result = tidelog("produce", topic, "--json", "--acks", "1", stdin=lines)
+    assert result.code == 1
+    assert result.err.startswith(f"Error: line {before + 1}: it is empty; with --json every line")
+    assert result.err.endswith(f"Stopped there: {told}\n")
+    assert (result.json["records"], result.json["stopped_at_line"]) == (before, before + 1)
+
+
+def test_without_json_an_empty_line_is_an_empty_value(tidelog: Command, topic: str) -> None:
+    assert tidelog("produce", topic, "--acks", "1", stdin="\n").code == 0
+    assert everything(tidelog, topic).out == "\n"
 
 
 def test_what_the_broker_refuses_is_named_and_counted(tidelog: Command, topic: str) -> None:

@@ -114,6 +114,38 @@ def test_alter(tidelog: Command, topic: str) -> None:
     assert tidelog("topics", "alter", "never-made", "--partitions", "2").code == 1
 
 
+def test_a_topic_with_one_partition_has_not_one_partitions(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    refused = tidelog("topics", "alter", topic, "--partitions", "1")
+    assert refused.err == f"Error: topic '{topic}' has 1 partition already; it can only grow\n"
+
+
+def test_json_has_an_object_for_each_topic(tidelog: Command, topic: str) -> None:
+    wrong, other = "no/slash", f"{topic}-2"
+    created = tidelog("topics", "create", topic, other, wrong, "--json").json
+    keys = ["name", "created", "partitions", "replication_factor", "error"]
+    assert [list(row) for row in created] == [keys] * 3
+    assert [row["error"] is None for row in created] == [True, True, False]
+    again = tidelog("topics", "create", topic, "--if-not-exists", "--json").json
+    assert again == [dict.fromkeys(keys) | {"name": topic, "created": False}]
+    altered = tidelog("topics", "alter", topic, wrong, other, "--partitions", "2", "--json")
+    assert altered.code == 1
+    assert [(row["name"], row["altered"]) for row in altered.json] == [
+        (topic, True),
+        (wrong, False),
+        (other, True),
+    ]
+    assert altered.json[1]["error"] in altered.err
+    checked = tidelog("topics", "alter", topic, "--partitions", "3", "--validate-only", "--json")
+    assert checked.json == [{"name": topic, "altered": False, "error": None}]
+    described = tidelog("topics", "describe", topic, other, "--json").json
+    assert [(row["name"], len(row["partitions"])) for row in described] == [(topic, 2), (other, 2)]
+    deleted = tidelog("topics", "delete", topic, wrong, "--yes", "--json")
+    assert deleted.code == 1
+    assert [list(row) for row in deleted.json] == [["name", "deleted", "error"]] * 2
+    assert [row["deleted"] for row in deleted.json] == [True, False]
+
+
 def test_nothing_is_deleted_without_a_yes(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic)
     refused = tidelog("topics", "delete", topic)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker import dispatch as dispatching
+from tidelog.broker import tracing
 from tidelog.broker.complaints import Complaints
 from tidelog.broker.connection import Connection
 from tidelog.broker.lanes import Lanes, make_lanes
@@ -37,7 +38,9 @@ class Server:
     """Accepts connections and hands their frames to the dispatcher."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.dispatch = partial(dispatching.dispatch, broker)
+        self.dispatch: tracing.Dispatch = partial(dispatching.dispatch, broker)
+        if log.isEnabledFor(logging.DEBUG):
+            self.dispatch = tracing.traced(self.dispatch, broker)
         self._settings = settings
         self.max_request: int = settings["socket.request.max.bytes"]
         self.usual_request = min(self.max_request, dispatching.MAX_REQUEST)
@@ -95,7 +98,9 @@ class Server:
             if (size := self._settings[name]) > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
         try:
-            self.connections.add(Connection(self, sock))
+            connection = Connection(self, sock)
+            self.connections.add(connection)
+            log.debug("%s: connected", connection.peer)
         except OSError:
             sock.close()  # the client is gone before we could greet it
 
@@ -144,8 +149,7 @@ class Server:
 
     def forget(self, connection: Connection, reason: str) -> None:
         self.connections.discard(connection)
-        if reason:
-            log.debug("%s: connection closed: %s", connection.peer, reason)
+        log.debug("%s: %s", connection.peer, f"closed: {reason}" if reason else "disconnected")
 
     # -- housekeeping -----------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, Partition
 from tidelog.coordination.topics import check_assignment, check_name, colliding, spread
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.settings import Settings, check_topic_config
+from tidelog.text import plural
 from tidelog.wire.uuids import parse_uuid, random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -270,14 +271,15 @@ class Controller:
         if count <= have:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {name!r} has {have} partitions already; it can only grow",
+                f"topic {name!r} has {plural(have, 'partition')} already; it can only grow",
             )
         brokers = sorted(self.metadata.brokers)
         if assignment is not None:
             if len(assignment) != count - have:
                 raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{count - have} new partitions but {len(assignment)} assignments",
+                    f"{plural(count - have, 'new partition')} but "
+                    f"{plural(len(assignment), 'assignment')}",
                 )
             check_assignment(assignment, brokers)
             new = [list(replicas) for replicas in assignment]

@@ -18,15 +18,17 @@ from tidelog.client.offsets import END, START, Extent, Kind, Position, Range
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.tools.formats import ENCODINGS, formatter
+from tidelog.text import plural
+from tidelog.tools.formats import ENCODING_ALIASES, ENCODINGS, formatter
 from tidelog.tools.options import (
+    Choice,
     bootstrap_option,
     connect,
     offset_or_range_value,
     offset_value,
     unescape,
 )
-from tidelog.tools.output import note, plural
+from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reading import Limits, Reader
 
@@ -80,10 +82,10 @@ _PROPERTIES = {
 @click.option("--null", default="null", show_default=True, help="How null is shown.")
 @click.option(
     "--encoding",
-    type=click.Choice(ENCODINGS),
+    type=Choice(ENCODINGS, ENCODING_ALIASES),
     default="utf-8",
     show_default=True,
-    help="How keys and values become text; raw writes bytes as they are.",
+    help="How keys and values become text; raw writes bytes as they are, utf8 and text are utf-8.",
 )
 @click.option("--skip-bad", is_flag=True, help="Skip what cannot be decoded or shown.")
 @click.option(

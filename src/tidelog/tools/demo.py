@@ -26,7 +26,8 @@ from tidelog.client.partitions import log_sizes
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.testing import LocalBroker
-from tidelog.tools.output import plural, show_json, size_text
+from tidelog.text import plural
+from tidelog.tools.output import show_json, size_text
 
 TOPIC, PARTITIONS, USERS = "searches", 3, 200
 _KEYWORDS = (

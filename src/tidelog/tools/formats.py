@@ -25,6 +25,7 @@ from tidelog.wire.records import Record
 Formatter = Callable[[TopicPartition, Record], bytes]
 
 ENCODINGS = ("utf-8", "raw", "hex", "base64")
+ENCODING_ALIASES = {"utf8": "utf-8", "text": "utf-8"}
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 
 # What --format may name; SEP is the --key-separator.

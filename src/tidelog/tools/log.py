@@ -10,11 +10,12 @@ from dataclasses import asdict
 import click
 
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
 from tidelog.tools.log_check import check_path
 from tidelog.tools.log_dump import dump_file, known_files, text_of
 from tidelog.tools.log_segments import Report
 from tidelog.tools.options import json_option
-from tidelog.tools.output import complain, plural, show_json, size_text
+from tidelog.tools.output import complain, show_json, size_text
 
 _paths = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(exists=True), metavar="PATH..."

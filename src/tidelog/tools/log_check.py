@@ -15,6 +15,7 @@ from tidelog.log.checkpoints import parse_checkpoint
 from tidelog.log.leader_epochs import parse_epochs
 from tidelog.log.producer_state import ProducerState
 from tidelog.settings import read_properties
+from tidelog.text import plural
 from tidelog.tools.log_files import is_partition, lock_owner, partition_name, segment_name
 from tidelog.tools.log_segments import (
     CLEAN_MARK,
@@ -23,7 +24,6 @@ from tidelog.tools.log_segments import (
     Report,
     SegmentCheck,
 )
-from tidelog.tools.output import plural
 from tidelog.wire.uuids import parse_uuid
 
 _CHECKPOINTS = (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
@@ -91,11 +91,11 @@ def check_partition(directory: str, data: DataDirectory, *, deep: bool = False) 
     ):
         offset, end = data.offset(name, key), report.end_offset
         if offset is not None and offset > end:
-            lost = plural(offset - end, "record")
+            lost = plural(offset - end, "record") + (" is" if offset - end == 1 else " are")
             problem = Problem(
                 os.path.join(data.path, name),
                 f"everything before offset {offset} {meaning}, but the log ends at {end}",
-                f"the broker goes on at offset {end}: {lost} are lost",
+                f"the broker goes on at offset {end}: {lost} lost",
                 offset=offset,
             )
             report.problems.append(problem)

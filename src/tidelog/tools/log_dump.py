@@ -13,6 +13,7 @@ from tidelog.log.leader_epochs import parse_epochs
 from tidelog.log.producer_state import NO_TRANSACTION, ProducerState
 from tidelog.log.transaction_index import TransactionIndex
 from tidelog.settings import read_properties
+from tidelog.text import plural
 from tidelog.tools.log_files import (
     FoundBatch,
     read_offset_index,
@@ -178,7 +179,7 @@ def _batch_text(row: Row) -> str:
         f"offsets {row['base_offset']}-{row['last_offset']}",
         f"position {row['position']}",
         f"{row['bytes']} bytes",
-        f"{row['records_counted']} records",
+        plural(row["records_counted"], "record"),
         f"codec {row['codec']}",
         f"{row['timestamp_type']} {time_text(row['base_timestamp'])}"
         + (

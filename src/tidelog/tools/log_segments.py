@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tidelog.errors import ApiError
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition
+from tidelog.text import plural
 from tidelog.tools.log_files import (
     Entry,
     FoundBatch,
@@ -25,7 +26,6 @@ from tidelog.tools.log_files import (
     segments_of,
     walk_batches,
 )
-from tidelog.tools.output import plural
 from tidelog.wire.batch import CONTROL
 from tidelog.wire.records import decode_batch
 

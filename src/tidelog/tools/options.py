@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -24,6 +24,17 @@ bootstrap_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+class Choice(click.Choice[str]):
+    """A choice that also takes other names for the same things; help shows only the first."""
+
+    def __init__(self, names: Sequence[str], aliases: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self._aliases = aliases
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(self._aliases.get(str(value).lower(), value), param, ctx)
 
 
 @contextlib.contextmanager

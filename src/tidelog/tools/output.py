@@ -78,11 +78,6 @@ def complain(text: str) -> None:
     click.echo(text, err=True)
 
 
-def plural(count: int, word: str) -> str:
-    """``1 record``, ``2,000 records``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
 def size_text(size: float) -> str:
     """Bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -7,9 +7,11 @@ client asks first: librdkafka would say so only after minutes, and in its own wo
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 from typing import IO, Any
 
 import click
@@ -17,9 +19,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidelog.client.cluster import check_topic
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
-from tidelog.tools.output import complain, note, plural, show_json
+from tidelog.tools.output import complain, note, show_json
 from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 
@@ -124,17 +127,20 @@ def produce(
     sender = _Sender(topic, settings, sync)
     partitions = _check_topic(bootstrap, topic, settings)
     sender.start()
-    code = 0
+    code, stopped_at = 0, None
+    ended = _Ended()
     try:
         for number, line in _read(source, interactive):
             try:
                 record = lines.read(line)
             except ValueError as error:
-                complain(f"line {number}: {error}")
                 code = 1
-                if not interactive:
-                    break
-                continue
+                if interactive:
+                    complain(f"line {number}: {error}")
+                    continue
+                stopped_at = number
+                complain(f"line {number}: {error}. Stopped there: {_before(number)}")
+                break
             chosen = partition
             if chosen is None and not repartition:
                 chosen = record.partition
@@ -143,19 +149,45 @@ def produce(
                     f"line {number}: topic {topic!r} has {plural(partitions, 'partition')}, "
                     f"so there is no partition {chosen}"
                     + ("; --repartition ignores it" if partition is None else "")
+                    + f". Stopped there: {_before(number)}"
                 )
-                code = 1
+                code, stopped_at = 1, number
                 break
             sender.send(record, chosen)
             if sender.hopeless:
                 break
     except KeyboardInterrupt:
-        code = 0 if interactive else 130
+        code = 0 if interactive else 128 + (ended.by or signal.SIGINT)
     finally:
         sender.finish()
+        ended.restore()
     if not quiet:
-        sender.report(as_json)
+        sender.report(as_json, stopped_at)
     sys.exit(1 if sender.failed else code)
+
+
+class _Ended:
+    """Makes SIGTERM end the command as Ctrl-C does, summary and all."""
+
+    def __init__(self) -> None:
+        self.by = 0
+        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.by = number
+        raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        signal.signal(signal.SIGTERM, self._previous)
+
+
+def _before(number: int) -> str:
+    """What became of the lines before one that cannot be sent."""
+    if number == 1:
+        return "nothing was sent"
+    if number == 2:
+        return "line 1 was sent, nothing after it"
+    return f"lines 1 to {number - 1} were sent, nothing after them"
 
 
 def _separator(text: str | None, option: str) -> bytes | None:
@@ -252,7 +284,7 @@ class _Sender:
             if left:
                 self._failures["interrupted"] += left
 
-    def report(self, as_json: bool) -> None:
+    def report(self, as_json: bool, stopped_at: int | None) -> None:
         """How many records went where."""
         total = self._delivered.total()
         if as_json:
@@ -264,6 +296,7 @@ class _Sender:
                     "partitions": where,
                     "failed": self.failed,
                     "errors": dict(self._failures),
+                    "stopped_at_line": stopped_at,
                 }
             )
         elif total or not self.failed:

@@ -43,7 +43,7 @@ class Limits:
 
 
 class Stopped(Exception):
-    """Enough was read, or Ctrl-C came."""
+    """Enough was read, or Ctrl-C or SIGTERM came."""
 
 
 class Reader:
@@ -88,14 +88,16 @@ class Reader:
     # -- the loop ---------------------------------------------------------------
 
     def run(self) -> None:
-        """Read until a limit, or Ctrl-C: it takes effect between two lines."""
-        previous = signal.signal(signal.SIGINT, self._on_interrupt)
+        """Read until a limit, Ctrl-C or SIGTERM: they take effect between two lines."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = [signal.signal(number, self._on_interrupt) for number in numbers]
         try:
             self._run()
         except Stopped:
             pass
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in zip(numbers, previous, strict=True):
+                signal.signal(number, handler)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._waiting or self._interrupted:

@@ -56,6 +56,11 @@ ENCODERS: dict[str, Callable[[Content], Any]] = {
 
 def parse_record(line: bytes) -> Outgoing:
     """One line of JSON; ValueError if it is no record."""
+    if not line.strip():
+        raise ValueError(
+            'it is empty; with --json every line is an object, for example {"value": "v"}: '
+            "remove empty lines (`grep .` does), or leave --json out to send an empty value"
+        )
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:

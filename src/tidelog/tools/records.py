@@ -12,6 +12,7 @@ from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Position
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError
+from tidelog.text import plural
 from tidelog.tools.options import (
     bootstrap_option,
     confirm,
@@ -20,7 +21,7 @@ from tidelog.tools.options import (
     offset_value,
     yes_option,
 )
-from tidelog.tools.output import complain, plural, show_json, show_table
+from tidelog.tools.output import complain, show_json, show_table
 
 
 @click.group()

@@ -19,7 +19,7 @@ from tidelog.tools.serving import serve
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Wins over the file.")
 @click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which client does what.")
 def server(
     config: pathlib.Path | None, settings: tuple[str, ...], as_json: bool, verbose: bool
 ) -> None:

@@ -22,6 +22,7 @@ def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )
+    logging.getLogger("asyncio").setLevel(logging.INFO)  # which selector it uses is no news
     asyncio.run(_serve(settings, as_json))
 
 

@@ -1,4 +1,8 @@
-"""``tidelog topics``: list, create, describe, alter and delete topics."""
+"""``tidelog topics``: list, create, describe, alter and delete topics.
+
+With ``--json`` every command prints a list with an object for each topic, whose ``name`` comes
+first and whose keys are always all there; ``error`` is null or a sentence.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ import click
 from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, Change, NewTopic, Resource
 from tidelog.client.cluster import NO_LEADER, Cluster, TopicPartition, TopicView
+from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
-from tidelog.tools.output import complain, plural, show_json, show_table, size_text, warn
+from tidelog.tools.output import complain, show_json, show_table, size_text, warn
 from tidelog.tools.pairs import pairs
 from tidelog.wire.uuids import uuid_text
 
@@ -105,26 +111,41 @@ def create(
     failed = False
     for name, result in results.items():
         if not isinstance(result, ApiError):
-            shape = {"partitions": result[0], "replication_factor": result[1]}
-            report.append({"name": name, "created": not validate_only, **shape})
+            report.append(_created(name, not validate_only, *result))
         elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            report.append({"name": name, "created": False})
+            report.append(_created(name, False))
         else:
             failed = True
-            report.append({"name": name, "created": False, "error": result.message})
+            report.append(_created(name, False, error=result.message))
     _show_created(report, validate_only, as_json)
     sys.exit(1 if failed else 0)
+
+
+def _created(
+    name: str,
+    created: bool,
+    partitions: int | None = None,
+    factor: int | None = None,
+    error: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "created": created,
+        "partitions": partitions,
+        "replication_factor": factor,
+        "error": error,
+    }
 
 
 def _show_created(report: list[dict[str, Any]], validate_only: bool, as_json: bool) -> None:
     if as_json:
         show_json(report)
     for row in report:
-        if "error" in row:
+        if row["error"] is not None:
             complain(row["error"])
         elif as_json:
             continue
-        elif "partitions" not in row:
+        elif row["partitions"] is None:
             click.echo(f"{row['name']} exists already")
         else:
             verb = "could be created" if validate_only else "created"
@@ -250,7 +271,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--partitions", type=click.IntRange(1), help="How many there shall be; only more.")
 @click.option("--assignment", metavar="0:1,1:2", help="The brokers of the new partitions.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
@@ -259,7 +280,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
 @bootstrap_option
 @json_option
 def alter(
-    name: str,
+    names: tuple[str, ...],
     partitions: int | None,
     assignment: str | None,
     config: tuple[str, ...],
@@ -268,7 +289,7 @@ def alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Add partitions to a topic, or change its settings."""
+    """Add partitions to topics, or change their settings."""
     changes: list[tuple[Change, str, str | None]] = [
         (Change.SET, key, value) for key, value in pairs(config, "--config").items()
     ]
@@ -278,15 +299,31 @@ def alter(
     if assignment and partitions is None:
         raise click.UsageError("--assignment is for new partitions: add --partitions")
     brokers = _parse_assignment(assignment) if assignment else None
+    report: list[dict[str, Any]] = []
     with connect(bootstrap) as cluster:
-        if changes:
-            admin.alter_configs(cluster, Resource.TOPIC, name, changes, validate_only=validate_only)
-        if partitions is not None:
-            admin.grow_topic(cluster, name, partitions, brokers, validate_only=validate_only)
+        for name in dict.fromkeys(names):
+            error = None
+            try:
+                if changes:
+                    admin.alter_configs(
+                        cluster, Resource.TOPIC, name, changes, validate_only=validate_only
+                    )
+                if partitions is not None:
+                    admin.grow_topic(
+                        cluster, name, partitions, brokers, validate_only=validate_only
+                    )
+            except BrokerUnreachable:
+                raise
+            except ApiError as refused:
+                error = refused.message
+                complain(error)
+            altered = error is None and not validate_only
+            report.append({"name": name, "altered": altered, "error": error})
+            if error is None and not as_json:
+                click.echo(f"{name} could be altered" if validate_only else f"{name} altered")
     if as_json:
-        show_json({"name": name, "altered": not validate_only})
-    else:
-        click.echo(f"{name} could be altered" if validate_only else f"{name} altered")
+        show_json(report)
+    sys.exit(1 if any(row["error"] for row in report) else 0)
 
 
 @topics.command()
@@ -300,6 +337,7 @@ def delete(
 ) -> None:
     """Delete topics with all their records."""
     wanted = list(dict.fromkeys(names))
+    missing: list[str] = []
     with connect(bootstrap) as cluster:
         if not yes:
             found = cluster.metadata(wanted).topics.values()
@@ -311,7 +349,12 @@ def delete(
             if wanted:
                 confirm(f"Delete {shown} with all records?", yes)
         results = admin.delete_topics(cluster, wanted) if wanted else {}
-    failed, report = False, []
+    failed = False
+    report: list[dict[str, Any]] = []
+    for name in missing:
+        report.append({"name": name, "deleted": False, "error": None})
+        if not as_json:
+            click.echo(f"there is no topic {name}")
     for name, error in results.items():
         gone = error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if error is not None and not (gone and if_exists):
@@ -319,7 +362,7 @@ def delete(
             complain(error.message)
             report.append({"name": name, "deleted": False, "error": error.message})
             continue
-        report.append({"name": name, "deleted": error is None})
+        report.append({"name": name, "deleted": error is None, "error": None})
         if not as_json:
             click.echo(f"{name} deleted" if error is None else f"there is no topic {name}")
     if as_json:

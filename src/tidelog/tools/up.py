@@ -17,7 +17,7 @@ from tidelog.tools.serving import serve
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any Kafka setting.")
 @click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which client does what.")
 def up(
     data: str, host: str, port: int, settings: tuple[str, ...], as_json: bool, verbose: bool
 ) -> None:
