@@ -167,3 +167,27 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
             assert put(partition).base_offset == 1
 
     asyncio.run(afterwards())
+
+
+def test_many_partitions_are_made_in_turns(tmp_path):
+    """Others are served meanwhile, and who asks for one gets it at once."""
+
+    async def scenario(replicas, _):
+        broker = replicas._config_of.__self__
+        await broker.controller.create_topic("many", 500)
+        assert len(replicas.partitions) < 400, "not all in one go"
+        last = replicas.find("many", 499, broker.metadata)
+        assert put(last).base_offset == 0
+        doomed = len(replicas.partitions)
+        await until(lambda: len(replicas.partitions) > doomed)
+        await broker.controller.create_topic("more", 300)
+        await until(lambda: len(replicas.partitions) == 1 + 500 + 300)
+        assert replicas.partitions["many", 499] is last
+        assert not replicas._offline
+        await broker.controller.create_topic("gone", 300)
+        await broker.controller.delete_topic("gone")
+        await until(lambda: not replicas._to_create)
+        assert len(replicas.partitions) == 1 + 500 + 300
+
+    asyncio.run(with_broker(tmp_path, scenario))
+    assert not list(tmp_path.glob("gone-*[0-9]"))

@@ -68,3 +68,19 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
     assert read_checkpoint(str(tmp_path), "missing") == {}
     write_checkpoint(str(tmp_path), "c", {})
     assert (tmp_path / "c").read_text() == "0\n0\n"
+
+
+def test_an_older_note_never_overwrites_a_newer_one(tmp_path: Path) -> None:
+    """The periodic checkpoints are written by a thread that may be late."""
+    manager, _ = start(tmp_path)
+    make(manager, records=10)
+    manager.logs["t", 0].advance_start(8)
+    late = manager.note_checkpoints()
+    manager.delete("t", 0)
+    make(manager, records=4)  # knows that the old log may be named, and writes
+    late()
+    assert read_checkpoint(str(tmp_path), LOG_START) == {}
+    manager.release()
+    manager, _ = start(tmp_path)
+    assert values(manager) == [b"0", b"1", b"2", b"3"]
+    manager.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
@@ -253,3 +255,21 @@ def test_split_ends_with_any_bytes() -> None:
         data = damage(rng, encode_batch(random_rows(rng, 2)) * 2)
         assert sum(map(len, split_batches(data))) <= len(data)
     assert list(split_batches(b"\xff" * 200)) == []
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_count_that_the_bytes_cannot_hold(codec: Codec) -> None:
+    """It would use up two billion offsets.  What is compressed may be true."""
+    smallest = [(NOW, None, None, ())] * 50
+    whole = encode_batch(smallest, codec=codec)
+    assert check_produced(whole).record_count == 50
+    for count in (51, 2**31 - 1):
+        header = read_header(whole)._replace(record_count=count, last_offset_delta=count - 1)
+        batch = bytearray(HEADER.pack(*header) + whole[HEADER_SIZE:])
+        struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+        if codec is Codec.NONE:
+            with pytest.raises(ApiError, match="no room") as refused:
+                check_produced(batch)
+            assert refused.value.code == ErrorCode.INVALID_RECORD
+        else:
+            assert check_produced(batch).record_count == count

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -26,6 +27,7 @@ from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
 
 _RETRY_FLUSH_MS = 1000
+_AT_ONCE = 20  # partitions whose files are made before others have their turn
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ class Replicas:
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.storage_failing: set[str] = set()
         self._applied = ClusterMetadata()
-        # Partitions that should be here but could not be made (no room on the disk).
+        # Partitions that should be here: not made yet, or there is no room on the disk.
         self._offline: dict[tuple[str, int], TopicInfo] = {}
+        self._to_create: deque[tuple[str, int]] = deque()
         self._config_of = config_of
         self._broker_id = broker_id
         self._clock = clock
@@ -65,6 +68,7 @@ class Replicas:
         before, self._applied = self._applied, metadata
         same_settings = before.broker_configs == metadata.broker_configs
         wanted: set[tuple[str, int]] = set()
+        created, later = 0, []
         for topic in metadata.topics.values():
             if same_settings and before.topics.get(topic.name) is topic:
                 continue  # one of ten thousand topics has changed, as a rule
@@ -77,7 +81,12 @@ class Replicas:
                 config = config or self._config_of(topic)  # once per topic
                 existing = self.partitions.get(key)
                 if existing is None:
-                    self._open(topic, index, config)
+                    if key in self.manager.logs or created < _AT_ONCE:
+                        self._open(topic, index, config)
+                        created += 1
+                    else:
+                        self._offline[key] = topic
+                        later.append(key)
                     continue
                 existing.leader_epoch = info.leader_epoch
                 existing.in_sync = len(info.isr)
@@ -89,6 +98,27 @@ class Replicas:
             for index in range(len(topic.partitions)):
                 if (name, index) not in wanted:
                     self._drop((name, index))
+        if later:
+            if not self._to_create:
+                asyncio.get_running_loop().call_soon(self._create_some)
+            self._to_create += later
+
+    def _create_some(self) -> None:
+        """Make the files of a few new partitions, then let others have their turn.
+
+        Ten thousand take seconds.  Who asks for one that is not there yet gets it at once
+        (see ``find``).
+        """
+        configs: dict[str, LogConfig] = {}
+        for _ in range(min(_AT_ONCE, len(self._to_create))):
+            key = self._to_create.popleft()
+            topic = self._offline.get(key)
+            if topic is not None:  # else it was asked for, or deleted
+                if topic.name not in configs:
+                    configs[topic.name] = self._config_of(topic)
+                self._open(topic, key[1], configs[topic.name])
+        if self._to_create:
+            asyncio.get_running_loop().call_soon(self._create_some)
 
     def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition | None:
         """Bring a partition up; without room on the disk it stays offline for now."""
@@ -270,13 +300,20 @@ class Replicas:
         """Write the checkpoints down, again and again."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            self.write_checkpoints()
+            try:
+                await self.in_flush_thread(self.manager.note_checkpoints())
+            except OSError as error:
+                self._checkpoints_failed(error)
 
     def write_checkpoints(self) -> None:
+        """Write them down now: somebody is to be told that they are."""
         try:
             self.manager.write_checkpoints()
         except OSError as error:
-            self.storage_failed(os.path.dirname(error.filename or "") or "checkpoints", error)
+            self._checkpoints_failed(error)
+
+    def _checkpoints_failed(self, error: OSError) -> None:
+        self.storage_failed(os.path.dirname(error.filename or "") or "checkpoints", error)
 
     # -- the disk ---------------------------------------------------------------
 

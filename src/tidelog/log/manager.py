@@ -16,9 +16,11 @@ import logging
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.clock import Clock
 from tidelog.errors import SettingError
@@ -63,6 +65,8 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self._locks: list[int] = []
         self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
+        self._checkpoint_lock = threading.Lock()
+        self._notes = self._newest_note = 0
         self._cleaned: dict[str, dict[TopicPartition, int]] = {}  # as last written
 
     # -- directories ------------------------------------------------------------
@@ -217,38 +221,60 @@ class LogManager:
     # -- checkpoints and closing ------------------------------------------------
 
     def write_checkpoints(self) -> None:
-        """Write down recovery points, high watermarks and log starts."""
+        """Write down recovery points, high watermarks and log starts, now."""
+        self.note_checkpoints()()
+
+    def note_checkpoints(self) -> Callable[[], None]:
+        """Note the offsets of this moment; what is returned writes them, in any thread.
+
+        A second note is taken when the first is written, or written before it: then the first
+        never is.  It may name a topic that has been deleted and made again since.
+        """
+        self._notes += 1
+        files: list[tuple[str, str, dict[TopicPartition, int]]] = []
         for directory in self.directories:
             mine = {
                 key: existing
                 for key, existing in self.logs.items()
                 if os.path.dirname(existing.directory) == directory
             }
-            write_checkpoint(
-                directory,
-                checkpoints.RECOVERY_POINT,
-                {key: existing.recovery_point for key, existing in mine.items()},
-            )
-            write_checkpoint(
-                directory,
-                checkpoints.HIGH_WATERMARK,
-                {key: existing.high_watermark for key, existing in mine.items()},
-            )
+            points = {key: existing.recovery_point for key, existing in mine.items()}
+            watermarks = {key: existing.high_watermark for key, existing in mine.items()}
             starts = {
                 key: existing.log_start_offset
                 for key, existing in mine.items()
                 if existing.log_start_offset > existing.segments[0].base_offset
             }
-            write_checkpoint(directory, checkpoints.LOG_START, starts)
             cleaned = {
                 key: existing.cleaned_offset
                 for key, existing in mine.items()
                 if existing.cleaned_offset is not None
             }
-            if cleaned != self._cleaned.get(directory):
-                write_checkpoint(directory, checkpoints.CLEANER, cleaned)
-                self._cleaned[directory] = cleaned
-            self._checkpointed[directory] = set(mine)
+            files += [
+                (directory, checkpoints.RECOVERY_POINT, points),
+                (directory, checkpoints.HIGH_WATERMARK, watermarks),
+                (directory, checkpoints.LOG_START, starts),
+                (directory, checkpoints.CLEANER, cleaned),
+            ]
+            self._checkpointed.setdefault(directory, set()).update(mine)
+        return partial(self._write_note, self._notes, files)
+
+    def _write_note(
+        self, number: int, files: list[tuple[str, str, dict[TopicPartition, int]]]
+    ) -> None:
+        with self._checkpoint_lock:
+            if number < self._newest_note:
+                return
+            self._newest_note = number
+            for directory, name, offsets in files:
+                if name == checkpoints.CLEANER and offsets == self._cleaned.get(directory):
+                    continue  # few logs are compacted, and seldom
+                write_checkpoint(directory, name, offsets)
+                if name == checkpoints.CLEANER:
+                    self._cleaned[directory] = offsets
+            for directory, name, offsets in files:
+                if name == checkpoints.RECOVERY_POINT:
+                    self._checkpointed[directory] = set(offsets)
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush everything and mark the directories clean, as far as the disk allows."""

@@ -32,6 +32,7 @@ from tidelog.wire.primitives import Buffer
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 CRC_START = 21  # what the CRC covers begins here
+_MIN_RECORD = 7  # bytes: length, attributes, two deltas, no key, no value, no headers
 LENGTH_OVERHEAD = 12  # base offset and length itself
 MAGIC = 2
 
@@ -115,6 +116,10 @@ def check_produced(batch: Buffer) -> BatchHeader:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC; send it again")
     if count <= 0 or count != last_delta + 1:
         raise _invalid(f"the batch counts {count} records but its last offset is {last_delta}")
+    if count * _MIN_RECORD > size - HEADER_SIZE and not attributes & CODEC_MASK:
+        # A few bytes must not use up a billion offsets.  What is compressed cannot be told
+        # without a look inside: there is no bound on how well valid records compress.
+        raise _invalid(f"the batch counts {count} records but has no room for them")
     if attributes & CONTROL:
         raise _invalid("clients may not write control batches")
     if attributes & LOG_APPEND_TIME:
