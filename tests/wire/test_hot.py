@@ -18,7 +18,8 @@ from wire.support import SEED, generator, instances
 from wire.test_fuzz import damage
 
 from tidelog.wire.compiler import decode, encode
-from tidelog.wire.hot import MAX_PRODUCE_ROWS, decode_fetch, decode_produce
+from tidelog.wire.frame import encode_request
+from tidelog.wire.hot import MAX_PRODUCE_ROWS, decode_fetch, decode_one_produce, decode_produce
 from tidelog.wire.messages.fetch import FetchRequest, FetchTopic
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
@@ -99,13 +100,34 @@ def plain(records: Any) -> bytes | None:
 
 
 def hot_produce(data: bytes, start: int, version: int) -> Any:
+    one = decode_one_produce(memoryview(data), start, version)
     transactional_id, acks, timeout, rows = decode_produce(memoryview(data), start, version)
+    if one is not None:
+        assert transactional_id is None
+        assert (acks, timeout, [(one[2], [(one[3], one[4])])]) == (*one[:2], rows)
     return (
         transactional_id,
         acks,
         timeout,
         [(topic, [(index, plain(records)) for index, records in parts]) for topic, parts in rows],
     )
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+@pytest.mark.parametrize("size", [0, 1, 62, 63, 127, 128, 16383, 16384, 100_000])
+def test_one_batch_for_one_partition_is_read_straight(version: int, size: int) -> None:
+    rows = [PartitionProduceData(index=7, records=bytes(size))]
+    name = {"topic_id": bytes(range(16))} if version >= 13 else {"name": "t"}
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=5,
+        topic_data=[TopicProduceData(**name, partition_data=rows)],
+    )
+    data = memoryview(encode_request(request, version, 1, ""))[4:]
+    expected = (-1, 5, bytes(range(16)) if version >= 13 else "t", 7, bytes(size))
+    # The shortest requests are not worth a fast path, and records cannot be that short.
+    assert decode_one_produce(data, 11, version) == (expected if len(data) - 11 >= 32 else None)
 
 
 def hot_fetch(data: bytes, start: int, version: int) -> Any:

@@ -10,7 +10,13 @@ from wire.support import SEED, generator
 from wire.test_hot import FETCH, NAMES, PRODUCE, ROUNDS
 
 from tidelog.wire.frame import encode_response
-from tidelog.wire.hot import Fetched, Produced, encode_fetch_response, encode_produce_response
+from tidelog.wire.hot import (
+    Fetched,
+    Produced,
+    encode_fetch_response,
+    encode_one_produced,
+    encode_produce_response,
+)
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -54,6 +60,9 @@ def test_produce_responses(version: int) -> None:
         correlation = rng.randrange(-(1 << 31), 1 << 31)
         found = bytes(encode_produce_response(version, correlation, topics))
         assert found == compiled_produce(version, correlation, topics), (SEED, topics)
+        if version >= 9 and len(topics) == len(topics[0][1] if topics else ()) == 1:
+            (name, (row,)) = topics[0]
+            assert encode_one_produced(correlation, name, row) == found, (SEED, topics)
 
 
 def compiled_produce(version: int, correlation: int, topics: list[Any]) -> bytes:

@@ -38,8 +38,8 @@ FIRST_BUFFER = 4 * 1024
 BUSY_BUFFER = 256 * 1024  # of a client that fills it: several small requests in one read
 MAX_PENDING = 256  # pipelined requests that wait for their second stage
 _FRAME_SIZE = struct.Struct(">i").unpack_from
-_SLICE = 256 * 1024  # in or out; then connections with small requests have their turn
-_SLICES = 6  # then every other connection has its turn
+_SLICE = 512 * 1024  # in or out; then connections with small requests have their turn
+_SLICES = 3  # then every other connection has its turn
 _BULK = 64 * 1024  # a buffer above this size is a bulk client's
 _SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
 _GATHER = 64
@@ -244,6 +244,13 @@ class Connection:
             self._watch()
 
     # -- replying ---------------------------------------------------------------
+
+    def reply_small(self, answer: bytes | bytearray) -> None:
+        """Answer the request that is being served with a few bytes."""
+        if self._pending or not self._in_frames:
+            self.reply([answer])
+        else:
+            self._out.append(answer)
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         """Answer the request that is being served."""

@@ -80,6 +80,9 @@ class Api:
 
 
 REGISTRY: dict[int, Api] = {}
+# Flexible versions of the APIs that read the frame by themselves: nearly all requests, and
+# nearly all of them have no tags in the header.
+_HOT: dict[tuple[int, int], RawHandler] = {}
 
 
 def api(
@@ -129,6 +132,9 @@ def _add(
     assert key not in REGISTRY, f"API {key} is declared twice"
     name = request.__name__.removesuffix("Request")
     summary = (inspect.getdoc(handler or raw) or "").partition("\n")[0]
+    if raw is not None:
+        first = max(announce_from, request.flexible)
+        _HOT.update({(key, version): raw for version in range(first, versions[1] + 1)})
     REGISTRY[key] = Api(
         key, name, versions, announce_from, request, handler, raw, summary, cached, large
     )
@@ -150,10 +156,14 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
         key, version, correlation_id, client_size = _unpack_prefix(data)
     except struct.error:
         raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
+    start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
+    raw = _HOT.get((key, version))
+    if raw is not None and start < len(data) and data[start] == 0:
+        raw(broker, _new_tuple(Frame, (connection, data, start + 1, version, correlation_id)))
+        return
     found = REGISTRY.get(key)
     if found is None:
         raise ProtocolError(f"there is no API with key {key}")
-    start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
     if version > found.versions[1] or version < found.announce_from:
         if key != API_VERSIONS_KEY:
             low, high = found.versions

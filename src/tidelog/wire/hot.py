@@ -90,25 +90,56 @@ def _decode_produce_plain(
 
 
 _ONE_TOPIC = struct.Struct(">bhibB").unpack_from  # no transaction, acks, timeout, 1 topic, name
+_ONE_TOPIC_ID = struct.Struct(">bhib16s").unpack_from
 _ONE_PARTITION = struct.Struct(">bi").unpack_from
+
+
+def decode_one_produce(
+    buf: memoryview, pos: int, version: int
+) -> tuple[int, int, TopicRef, int, memoryview] | None:
+    """What nearly every small request is: one topic, one partition.  Straight through.
+
+    Acks, timeout, topic, partition and records; None if the request is not like that, or
+    not well-formed: :func:`decode_produce` says which.
+    """
+    end = len(buf)
+    if version < 9 or end - pos < 32:
+        return None
+    topic: TopicRef
+    if version < 13:
+        transactional, acks, timeout_ms, topic_count, n = _ONE_TOPIC(buf, pos)
+        at = pos + 8 + n
+        if not 1 < n < 128 or at + 5 >= end:
+            return None
+        try:
+            topic = str(buf[pos + 9 : at], "utf-8")
+        except UnicodeDecodeError:
+            return None
+    else:
+        transactional, acks, timeout_ms, topic_count, topic = _ONE_TOPIC_ID(buf, pos)
+        at = pos + 24
+    partition_count, index = _ONE_PARTITION(buf, at)
+    if transactional != 0 or topic_count != 2 or partition_count != 2:
+        return None
+    at += 5
+    size = shift = 0
+    while at < end and shift < 35:
+        byte = buf[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    stop = at + size - 1
+    if size <= 0 or stop + 3 != end or buf[stop] or buf[stop + 1] or buf[stop + 2]:
+        return None  # null records, tags, or more than this
+    return acks, timeout_ms, topic, index, buf[at:stop]
 
 
 def _decode_produce_flexible(
     buf: memoryview, pos: int, version: int
 ) -> tuple[str | None, int, int, ProduceRows]:
     end = len(buf)
-    if version < 13:
-        # What nearly every small request is: one topic, one partition.  Straight through.
-        transactional, acks, timeout_ms, topic_count, n = _ONE_TOPIC(buf, pos)
-        at = pos + 8 + n
-        if transactional == 0 and topic_count == 2 and 1 < n < 128 and at + 5 < end:
-            partition_count, index = _ONE_PARTITION(buf, at)
-            if partition_count == 2:
-                size, start = read_uvarint(buf, at + 5)
-                stop = start + size - 1
-                if size > 0 and stop + 3 == end and not any(buf[stop:]):
-                    name = str(buf[pos + 9 : at], "utf-8")
-                    return None, acks, timeout_ms, [(name, [(index, buf[start:stop])])]
     n, pos = _length(buf, pos)
     transactional_id = None
     if n >= 0:
@@ -164,7 +195,7 @@ class Produced(NamedTuple):
     message: str | None = None
 
 
-# One topic, one partition, no error message: two packs around the name.
+# The answer to decode_one_produce without an error message: two packs around the name.
 _ONE_PRODUCED = struct.Struct(">iibbB").pack
 _ONE_PRODUCED_TAIL = struct.Struct(">bihqqqbbbbib").pack
 
@@ -173,21 +204,25 @@ _PRODUCED_V2 = struct.Struct(">ihqq").pack
 _PRODUCED_V5 = struct.Struct(">ihqqq").pack
 
 
+def encode_one_produced(correlation_id: int, topic: TopicRef, result: Produced) -> bytes:
+    """A whole ProduceResponse frame from version 9 on, for one partition."""
+    index, error, base_offset, append_time, log_start, message = result
+    if type(topic) is bytes or message is not None or len(name := topic.encode()) > 126:  # type: ignore[union-attr]
+        version = 13 if type(topic) is bytes else 9
+        return bytes(encode_produce_response(version, correlation_id, [(topic, [result])]))
+    size = len(name)
+    return (
+        _ONE_PRODUCED(size + 47, correlation_id, 0, 2, size + 1)
+        + name
+        + _ONE_PRODUCED_TAIL(2, index, error, base_offset, append_time, log_start, 1, 0, 0, 0, 0, 0)
+    )
+
+
 def encode_produce_response(
     version: int, correlation_id: int, topics: Sequence[tuple[TopicRef, Sequence[Produced]]]
 ) -> bytearray | bytes:
     """A whole ProduceResponse frame."""
     flexible = version >= 9
-    if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
-        topic, ((index, error, base_offset, append_time, log_start, message),) = topics[0]
-        if message is None and type(topic) is str and len(name := topic.encode()) < 127:
-            return (
-                _ONE_PRODUCED(len(name) + 47, correlation_id, 0, 2, len(name) + 1)
-                + name
-                + _ONE_PRODUCED_TAIL(
-                    2, index, error, base_offset, append_time, log_start, 1, 0, 0, 0, 0, 0
-                )
-            )
     out = bytearray(8)
     if flexible:
         out.append(0)

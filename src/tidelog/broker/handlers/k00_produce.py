@@ -28,7 +28,9 @@ from tidelog.wire.hot import (
     Produced,
     ProduceRows,
     TopicRef,
+    decode_one_produce,
     decode_produce,
+    encode_one_produced,
     encode_produce_response,
 )
 from tidelog.wire.messages.produce import ProduceRequest
@@ -46,8 +48,14 @@ Answers = list[tuple[TopicRef, list[Produced]]]
 @raw_api(ProduceRequest, versions=(3, 13), announce_from=0, large=True)
 def produce(broker: Broker, frame: Frame) -> None:
     """Append record batches."""
-    version = frame.version
-    transactional_id, acks, timeout_ms, rows = decode_produce(frame.data, frame.start, version)
+    connection, data, start, version, correlation_id = frame
+    one = decode_one_produce(data, start, version)
+    if one is not None and one[0] == 1:
+        _, _, topic, index, records = one
+        result = _append(broker, topic, index, records, 1, version, broker.clock.now_ms(), [])
+        connection.reply_small(encode_one_produced(correlation_id, topic, result))
+        return
+    transactional_id, acks, timeout_ms, rows = decode_produce(data, start, version)
     refusal = None
     if version < _FIRST_MAGIC_2:
         refusal = ErrorCode.UNSUPPORTED_VERSION
@@ -68,7 +76,7 @@ def produce(broker: Broker, frame: Frame) -> None:
         ]
         answers.append((topic, results))
     if waiting:
-        frame.connection.park(_WaitForAcks(frame, answers, waiting, timeout_ms))
+        connection.park(_WaitForAcks(frame, answers, waiting, timeout_ms))
     else:
         _answer(frame, acks, answers)
 
