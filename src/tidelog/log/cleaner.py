@@ -24,6 +24,7 @@ import contextlib
 import errno
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from tidelog.log.cleaner_records import (
     Selection,
     add_keys,
     empty,
+    pick,
     rebuild,
     select,
 )
@@ -161,6 +163,7 @@ class _Cleaning:
 
     def run(self) -> Iterator[Cleaned | Finished]:
         self._build_map()
+        self.newest = sorted(self.offsets.values())
         end = self.stats.end_offset
         self.transactions = Transactions(self.aborted, self.job.segments[0][0])
         wanted = [row for row in self.job.segments if row[0] < end]
@@ -260,7 +263,8 @@ class _Cleaning:
     def _add(self, chunk: Chunk, pos: int, header: BatchHeader) -> None:
         try:
             body, start, end = self._body(chunk, pos, header)
-            add_keys(body, start, end, header, self.job.first_dirty, self.offsets)
+            first = self.job.first_dirty
+            self.stats.keyless += add_keys(body, start, end, header, first, self.offsets)
         except ApiError as error:
             raise CorruptLog(f"offset {header.base_offset}: {error.message}") from error
 
@@ -323,14 +327,11 @@ class _Cleaning:
             if not self._keeps_place(header):
                 return b""
             return None if header.record_count == 0 else empty(header)
-        body, start, end = self._body(chunk, pos, header)
         if control:
-            selection = Selection([(start, end)], header.record_count, 0, 0)
+            body, start, end = self._body(chunk, pos, header)
+            selection = Selection([(start, end)], header.record_count, 0)
         else:
-            selection = select(
-                body, start, end, header, self.offsets, self.stats.end_offset, not expired
-            )
-            self.stats.keyless += selection.keyless
+            body, selection = self._select(chunk, pos, header, not expired)
             needs_horizon = selection.tombstones > 0
         self.stats.records_kept += selection.kept
         horizon = None
@@ -341,6 +342,26 @@ class _Cleaning:
         if selection.kept:
             return rebuild(header, body, selection, horizon)
         return empty(header) if self._keeps_place(header) else b""
+
+    def _select(
+        self, chunk: Chunk, pos: int, header: BatchHeader, keep_tombstones: bool
+    ) -> tuple[bytes, Selection]:
+        """Which records of a batch stay, and the data that they are in."""
+        base, count = header.base_offset, header.record_count
+        mapped = self.job.first_dirty <= base and header.last_offset < self.stats.end_offset
+        if mapped and count == header.last_offset_delta + 1:
+            # All of its keys are in the map, so the newest offsets say which records stay.
+            newest = self.newest
+            first = bisect_left(newest, base)
+            last = bisect_left(newest, base + count, first)
+            if first == last:
+                return b"", Selection([], 0, 0)
+            body, start, end = self._body(chunk, pos, header)
+            wanted = [offset - base for offset in newest[first:last]]
+            return body, pick(body, start, end, count, wanted, keep_tombstones)
+        body, start, end = self._body(chunk, pos, header)
+        limit = self.stats.end_offset
+        return body, select(body, start, end, header, self.offsets, limit, keep_tombstones)
 
     def _keeps_place(self, header: BatchHeader) -> bool:
         """Must the header stay although no record does?"""

@@ -32,7 +32,8 @@ from tidelog.wire.primitives import ProtocolError, read_varint, varint
 
 SHORT_KEY = 40
 # A key (at most 80 bytes as an object), its offset (32), its place in the dict (at most 90,
-# while the dict grows).  tests/log/test_compaction_memory.py measures it.
+# while the dict grows), and later in a list (8).  tests/log/test_compaction_memory.py
+# measures it.
 BYTES_PER_KEY = 208
 
 OffsetMap = dict[bytes, int]
@@ -44,7 +45,6 @@ class Selection(NamedTuple):
     runs: list[tuple[int, int]]
     kept: int
     tombstones: int  # among those that are kept
-    keyless: int  # dropped because they have no key
 
 
 def _digest(key: bytes) -> bytes:
@@ -56,17 +56,21 @@ def add_keys(
 ) -> int:
     """Note the newest offset of every key in the records of ``data[pos:end]``.
 
-    Records below the offset ``start`` are passed over.  Returns how many were read.
+    Records below the offset ``start`` are passed over.  Returns how many have no key.
     """
     base, count = header.base_offset, header.record_count
     if count < 0:
         raise ProtocolError("a batch counts less than no records")
+    keyless = 0
     try:
         for _ in range(count):
             byte = data[pos]
             if byte < 0x80:
                 pos += 1
                 after = pos + (byte >> 1)
+            elif (second := data[pos + 1]) < 0x80:
+                pos += 2
+                after = pos + ((byte & 0x7F | second << 7) >> 1)
             else:
                 length, pos = read_varint(data, pos)
                 after = pos + length
@@ -77,6 +81,9 @@ def add_keys(
             if byte < 0x80:
                 pos += 2
                 delta = byte >> 1
+            elif (second := data[pos + 2]) < 0x80:
+                pos += 3
+                delta = (byte & 0x7F | second << 7) >> 1
             else:
                 delta, pos = read_varint(data, pos + 1)
             byte = data[pos]
@@ -90,12 +97,14 @@ def add_keys(
                 if length > SHORT_KEY:
                     key = _digest(key)
                 offsets[key] = base + delta
+            elif length < 0:
+                keyless += 1
             if pos >= after or pos + length > after or after > end:
                 raise ProtocolError("a record does not end where its length says")
             pos = after
     except IndexError as error:
         raise ProtocolError("a record runs past the end of its batch") from error
-    return count
+    return keyless
 
 
 def select(
@@ -117,7 +126,7 @@ def select(
         raise ProtocolError("a batch counts less than no records")
     newest = offsets.get
     runs: list[tuple[int, int]] = []
-    kept = tombstones = keyless = 0
+    kept = tombstones = 0
     run = -1  # where the present run of kept records starts
     try:
         for _ in range(header.record_count):
@@ -126,6 +135,9 @@ def select(
             if byte < 0x80:
                 pos += 1
                 after = pos + (byte >> 1)
+            elif (second := data[pos + 1]) < 0x80:
+                pos += 2
+                after = pos + ((byte & 0x7F | second << 7) >> 1)
             else:
                 length, pos = read_varint(data, pos)
                 after = pos + length
@@ -136,6 +148,9 @@ def select(
             if byte < 0x80:
                 pos += 2
                 offset = base + (byte >> 1)
+            elif (second := data[pos + 2]) < 0x80:
+                pos += 3
+                offset = base + ((byte & 0x7F | second << 7) >> 1)
             else:
                 delta, pos = read_varint(data, pos + 1)
                 offset = base + delta
@@ -153,7 +168,6 @@ def select(
                 keep = newest(key, -1) <= offset
             else:
                 keep = False
-                keyless += offset < end_offset
             if pos >= after or after > end:
                 raise ProtocolError("a record does not end where its length says")
             no_value = data[pos] == 1  # zig-zag for -1
@@ -174,7 +188,67 @@ def select(
         raise ProtocolError("a record runs past the end of its batch") from error
     if run >= 0:
         runs.append((run, pos))
-    return Selection(runs, kept, tombstones, keyless)
+    return Selection(runs, kept, tombstones)
+
+
+def pick(
+    data: bytes, pos: int, end: int, count: int, wanted: list[int], keep_tombstones: bool
+) -> Selection:
+    """Choose by number: those of the ``count`` records whose numbers are in ``wanted``.
+
+    Quicker than :func:`select`, for a batch of which nothing is missing: a record's number
+    is its offset, so there is no need to look into those that go.
+    """
+    runs: list[tuple[int, int]] = []
+    kept = tombstones = 0
+    run = -1
+    numbers = iter(wanted)
+    following = next(numbers)
+    try:
+        for number in range(count):
+            start = pos
+            byte = data[pos]
+            if byte < 0x80:
+                pos += 1 + (byte >> 1)
+            elif (second := data[pos + 1]) < 0x80:
+                pos += 2 + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                length, pos = read_varint(data, pos)
+                pos += length
+            if pos > end or pos <= start:
+                raise ProtocolError("a record does not end where its length says")
+            keep = number == following
+            if keep:
+                following = next(numbers, -1)
+                if _has_no_value(data, start):
+                    keep = keep_tombstones
+                    tombstones += keep
+            if keep:
+                kept += 1
+                if run < 0:
+                    run = start
+            elif run >= 0:
+                runs.append((run, start))
+                run = -1
+    except IndexError as error:
+        raise ProtocolError("a record runs past the end of its batch") from error
+    if run >= 0:
+        runs.append((run, pos))
+    return Selection(runs, kept, tombstones)
+
+
+def _has_no_value(data: bytes, pos: int) -> bool:
+    """Is the record at ``pos`` a tombstone?"""
+    while data[pos] >= 0x80:  # length
+        pos += 1
+    pos += 2  # its last byte, and the attributes
+    while data[pos] >= 0x80:  # timestamp delta
+        pos += 1
+    pos += 1
+    while data[pos] >= 0x80:  # offset delta
+        pos += 1
+    length, pos = read_varint(data, pos + 1)
+    return data[pos + max(length, 0)] == 1  # zig-zag for -1
 
 
 def rebuild(
@@ -237,11 +311,21 @@ def _newest_delta(body: bytes, count: int) -> int:
     """The largest timestamp delta of the records."""
     newest, pos = None, 0
     for _ in range(count):
-        length, pos = read_varint(body, pos)
-        delta, _ = read_varint(body, pos + 1)
+        byte = body[pos]
+        if byte < 0x80:
+            pos += 1
+            after = pos + (byte >> 1)
+        elif (second := body[pos + 1]) < 0x80:
+            pos += 2
+            after = pos + ((byte & 0x7F | second << 7) >> 1)
+        else:
+            length, pos = read_varint(body, pos)
+            after = pos + length
+        byte = body[pos + 1]
+        delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(body, pos + 1)[0]
         if newest is None or delta > newest:
             newest = delta
-        pos += length
+        pos = after
     return newest or 0
 
 
