@@ -18,6 +18,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
+from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, show_json, show_table, size_text, warn
 from tidelog.tools.pairs import pairs
@@ -27,6 +28,9 @@ from tidelog.wire.uuids import uuid_text
 @click.group()
 def topics() -> None:
     """List, create, describe, alter and delete topics."""
+
+
+topics.add_command(explain_compaction)
 
 
 # -- list -----------------------------------------------------------------------

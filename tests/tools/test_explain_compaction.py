@@ -1,0 +1,181 @@
+"""``tidelog topics explain-compaction`` against brokers that compact, or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import Result, run
+from raw_client import RawClient, now_ms
+from waiting import until
+
+from tidelog.log.checkpoints import CLEANER, read_checkpoint
+from tidelog.log.opening import open_log
+from tidelog.settings import LogConfig, Settings
+from tidelog.testing import LocalBroker
+from tidelog.tools.compaction_view import (
+    GOES_NEXT,
+    IN_ACTIVE,
+    NEWER_IN_ACTIVE,
+    NEWER_TOO_YOUNG,
+    NOT_COMPACTED,
+    NOT_DIRTY,
+    TOO_YOUNG,
+)
+from tidelog.wire.records import encode_batch
+
+SEGMENT = 4000
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[LocalBroker]:
+    """A broker that does not compact, so that what it would do can be looked at."""
+    with LocalBroker({"log.cleaner.enable": "false"}) as broker:
+        yield broker
+
+
+def send(client: RawClient, topic: str, rows: list[tuple[str, str | None]], age_ms: int = 0) -> int:
+    batch = encode_batch(
+        [
+            (now_ms() - age_ms, key.encode(), None if value is None else value.encode(), ())
+            for key, value in rows
+        ]
+    )
+    answer = client.produce(topic, batch)
+    assert answer.error_code == 0
+    return int(answer.base_offset)
+
+
+def fill(client: RawClient, topic: str, batches: int, keys: int = 5, age_ms: int = 0) -> None:
+    for i in range(batches):
+        send(client, topic, [(f"k{n}", f"{i}" + 60 * "x") for n in range(keys)], age_ms)
+
+
+def explained(broker: LocalBroker, topic: str, *options: str) -> Any:
+    result = run(
+        "topics", "explain-compaction", topic, "--json", *options, bootstrap=broker.bootstrap
+    )
+    assert result.code == 0, result.err
+    (found,) = result.json
+    assert (found["name"], found["error"]) == (topic, None)
+    return found
+
+
+def shown(broker: LocalBroker, topic: str, *options: str) -> Result:
+    return run("topics", "explain-compaction", topic, *options, bootstrap=broker.bootstrap)
+
+
+def create(broker: LocalBroker, topic: str, **config: object) -> RawClient:
+    client = RawClient(broker.port)
+    settings = {"cleanup_policy": "compact", "segment_bytes": SEGMENT, **config}
+    client.create_topic(topic, **settings)
+    return client
+
+
+def test_what_would_go(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic) as client:
+        fill(client, topic, 30)
+        (part,) = explained(idle, topic)["partitions"]
+    files = sorted((idle.data / f"{topic}-0").glob("*.log"))
+    assert part["segments"] == len(files) > 3
+    assert part["active_segment"] == int(files[-1].stem)
+    assert part["dirty_bytes"] == sum(file.stat().st_size for file in files[:-1])
+    assert (part["dirty_ratio"], part["due"], part["cleaned_to"]) == (1.0, True, None)
+    active = 150 - part["active_segment"]
+    closed = part["active_segment"]
+    assert part["older_records"][IN_ACTIVE]["records"] == active - 5
+    assert part["older_records"][NEWER_IN_ACTIVE]["records"] == 5
+    assert part["older_records"][GOES_NEXT]["records"] == closed - 5
+    assert part["would_go"]["records"] == closed - 5
+    text = shown(idle, topic)
+    assert (text.code, text.err) == (0, "")
+    assert "min.cleanable.dirty.ratio=0.5" in text.out
+    assert GOES_NEXT in text.out
+    assert "Estimated from the records" in text.out
+
+
+def test_records_that_are_too_young(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic, min_compaction_lag_ms=3_600_000) as client:
+        fill(client, topic, 20, age_ms=7_200_000)
+        fill(client, topic, 20)
+        found = explained(idle, topic, "--key", "k1")
+    (part,) = found["partitions"]
+    assert {IN_ACTIVE, TOO_YOUNG, GOES_NEXT} <= set(part["older_records"])
+    whys = [row["why"] for row in found["versions"]]
+    assert len(whys) == 40
+    assert whys[-1] == "it is the newest"
+    assert NEWER_TOO_YOUNG in whys
+    assert whys == sorted(
+        whys,
+        key=[GOES_NEXT, NEWER_TOO_YOUNG, TOO_YOUNG, IN_ACTIVE, "it is the newest"].index,
+    )
+
+
+def test_a_log_that_is_not_dirty_enough(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic, min_cleanable_dirty_ratio=1.0) as client:
+        fill(client, topic, 30)
+        (part,) = explained(idle, topic)["partitions"]
+        assert not part["due"]
+        assert part["older_records"][NOT_DIRTY]["records"] == part["would_go"]["records"] > 50
+        assert "when more than 100% is dirty" in shown(idle, topic).out
+
+
+def test_a_topic_that_is_not_compacted(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic, cleanup_policy="delete") as client:
+        fill(client, topic, 3)
+        (part,) = explained(idle, topic)["partitions"]
+        assert part["older_records"] == {NOT_COMPACTED: part["older_records"][NOT_COMPACTED]}
+        assert part["would_go"] == {"records": 0, "bytes": 0}
+        assert "never: cleanup.policy" in shown(idle, topic).out
+
+
+def test_one_version_of_each_key_and_none(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic) as client:
+        assert "Every key has one record." in shown(idle, topic).out
+        send(client, topic, [("a", "1"), ("b", None)])
+        text = shown(idle, topic, "--key", "b")
+        assert "Every key has one record." in text.out
+        assert "a tombstone that no round has met yet" in text.out
+
+
+def test_bad_input(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic):
+        pass
+    missing = shown(idle, "no-such-topic")
+    assert missing.code == 1
+    assert missing.err.startswith("Error: ")
+    assert "no-such-topic" in missing.err
+    assert "has 1 partition: 0 to 0" in shown(idle, topic, "-p", "7").err
+    no_key = shown(idle, topic, "--key", "nobody")
+    assert (no_key.code, no_key.err) == (1, f"Error: {topic} has no record of key 'nobody'\n")
+    nobody = run("topics", "explain-compaction", topic, "-b", "127.0.0.1:1")
+    assert nobody.code == 1
+    assert "tidelog up" in nobody.err
+
+
+def test_it_agrees_with_the_broker(tmp_path: Path) -> None:
+    """After a round: what is clean, and that what it promised is gone."""
+    data = tmp_path / "data"
+    eager = {"log.cleaner.backoff.ms": "50", "log.flush.offset.checkpoint.interval.ms": "100"}
+    idle = {**eager, "log.cleaner.enable": "false"}
+    with (
+        LocalBroker(idle, data=data) as broker,
+        create(broker, "t", min_cleanable_dirty_ratio=0.3) as client,
+    ):
+        fill(client, "t", 40, keys=7)
+        (before,) = explained(broker, "t")["partitions"]
+    with LocalBroker(eager, data=data) as broker:
+
+        def cleaned() -> int:
+            return read_checkpoint(str(data), CLEANER).get(("t", 0), 0)
+
+        until(cleaned, "compaction")
+        (after,) = explained(broker, "t")["partitions"]
+        assert after["records"] == before["records"] - before["would_go"]["records"]
+        assert after["cleaned_to"] == cleaned() == after["active_segment"]
+        assert after["dirty_ratio"] == 0
+        assert set(after["older_records"]) == {IN_ACTIVE, NEWER_IN_ACTIVE}
+    config = LogConfig.of(Settings.of({}), {"cleanup.policy": "compact"})
+    assert open_log(str(data / "t-0"), config, now_ms()).end_offset == 280
