@@ -19,7 +19,7 @@ from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import REQUEST_PREFIX, encode_request, skip_tags
 from tidelog.wire.hot import decode_fetch, decode_produce
 from tidelog.wire.primitives import ProtocolError, uvarint
-from tidelog.wire.schema import Struct
+from tidelog.wire.schema import Struct, types_of
 
 SIZES = (0, 1, 2, 7, 16, 127, 128, 255) * 5 + (1000, 32767, 40000)
 NUMBERS = [0, 1, -1, 2, 127, -128, 255, 32767, -32768, 65535]
@@ -165,12 +165,12 @@ class Mutator:
         how = "as it is"
         places = _places(message, version, [])
         for _ in range(rng.choice((1, 1, 1, 2, 3)) if places else 0):
-            owner, name = rng.choice(places)
-            setattr(owner, name, self._other(getattr(owner, name)))
+            owner, name, is_list = rng.choice(places)
+            setattr(owner, name, self._other(getattr(owner, name), is_list))
             how = f"{type(owner).__name__}.{name} is another"
         return how
 
-    def _other(self, old):
+    def _other(self, old, is_list):
         rng = self.random
         if hasattr(old, "claims"):
             return old
@@ -178,6 +178,8 @@ class Mutator:
             return not old
         if isinstance(old, int):
             return rng.choice((rng.choice(NUMBERS), old + 1, old - 1, rng.randrange(128)))
+        if old is None and is_list:
+            return []
         if isinstance(old, str) or old is None:
             if old and rng.random() < 0.1:
                 return _lying(old, rng.choice(COUNTS))
@@ -296,13 +298,19 @@ class Mutator:
 
 @functools.cache
 def _fields(cls, version):
-    return [name for name, spec in cls._fields.items() if spec.in_version(version)]
+    """Names of the fields that a version has, and whether they are lists."""
+    kinds = types_of(cls)
+    return [
+        (name, kinds[name].item is not None)
+        for name, spec in cls._fields.items()
+        if spec.in_version(version)
+    ]
 
 
 def _places(message, version, found):
     """Every field of a message, and of the structs in it, that this version has."""
-    for name in _fields(type(message), version):
-        found.append((message, name))
+    for name, is_list in _fields(type(message), version):
+        found.append((message, name, is_list))
         value = getattr(message, name)
         if type(value) is list and value and isinstance(value[0], Struct):
             for item in value:
