@@ -57,6 +57,8 @@ def power_cuts(data, rng, count, how, told=lambda text: None):
                 goal = history.total() + rng.randrange(100, 600)
                 until(lambda goal=goal: history.total() >= goal, "progress", timeout=60)
                 broker.kill()
+                for writer in writers:
+                    writer.wait_until_cut_off()
                 point = read_checkpoint(str(data), RECOVERY_POINT).get(("t", 0), 0)
                 flushed = max(history.acknowledged_end(0), point)
                 damage = cut_power(str(data / "t-0"), flushed, rng)

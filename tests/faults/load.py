@@ -28,6 +28,7 @@ class Worker(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.failed = None
         self.trouble = ""  # what it met last
+        self.lost = 0  # connections that broke or could not be made
         self._over = threading.Event()
 
     def run(self):
@@ -37,12 +38,18 @@ class Worker(threading.Thread):
                     self.work()
                 except OSError as error:
                     self.trouble = str(error)
+                    self.lost += 1
                     self._over.wait(PAUSE)  # the broker is down
         except Exception as error:
             self.failed = error
 
     def work(self):
         raise NotImplementedError
+
+    def wait_until_cut_off(self):
+        """The broker is dead: until nothing that it said before is still on its way to us."""
+        before = self.lost
+        until(lambda: self.lost > before, f"{self.name} to notice")
 
     def stop(self):
         self._over.set()

@@ -5,6 +5,7 @@ import os
 import time
 
 from raw_client import RawClient, batch_of
+from waiting import until
 
 MIB = 1 << 20
 
@@ -20,13 +21,16 @@ def descriptors(broker):
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-def open_files(broker):
-    """What the descriptors are, for a report."""
-    found = []
-    for name in os.listdir(f"/proc/{broker.pid}/fd"):
-        with contextlib.suppress(OSError):  # closed in between
-            found.append(os.readlink(f"/proc/{broker.pid}/fd/{name}"))
-    return sorted(found)
+def closed_again(broker, count):
+    """Wait until there are only so many descriptors; else say which there are."""
+    try:
+        until(lambda: descriptors(broker) <= count)
+    except AssertionError:
+        found = []
+        for name in os.listdir(f"/proc/{broker.pid}/fd"):
+            with contextlib.suppress(OSError):  # closed in between
+                found.append(os.readlink(f"/proc/{broker.pid}/fd/{name}"))
+        raise AssertionError(f"{count} descriptors have become {sorted(found)}") from None
 
 
 def in_memory():

@@ -20,10 +20,9 @@ from pathlib import Path
 
 from faults.episodes import FLUSHED, kills, power_cuts
 from faults.fuzzing import PROBE_EVERY, Fuzzer, Watchdog, tidy
-from faults.measure import MIB, descriptors, in_memory, open_files, resident
+from faults.measure import MIB, closed_again, descriptors, in_memory, resident
 from faults.mutations import Mutator
 from raw_client import RawClient
-from waiting import until
 
 from tidelog.testing import LocalBroker
 
@@ -77,12 +76,7 @@ class Samples:
     def take(self, topics, partitions):
         self.topics, self.partitions = max(self.topics, topics), max(self.partitions, partitions)
         if len(self.files) > WARM:
-            usual = min(self.files)
-            try:
-                until(lambda: descriptors(self._broker) <= usual)
-            except AssertionError:
-                found = open_files(self._broker)
-                raise AssertionError(f"{usual} descriptors have become {found}") from None
+            closed_again(self._broker, min(self.files))
         self.files.append(descriptors(self._broker))
         self.memory.append(resident(self._broker))
         assert self.growth() < MAX_GROWTH, f"the memory grows: {self.told()}"

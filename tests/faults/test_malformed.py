@@ -9,10 +9,9 @@ import tempfile
 
 import pytest
 from faults.fuzzing import TOPIC, Fuzzer, Watchdog, tidy
-from faults.measure import MIB, descriptors, in_memory, resident
+from faults.measure import MIB, closed_again, descriptors, in_memory, resident
 from faults.mutations import Mutator
 from raw_client import RawClient, batch_of
-from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
@@ -50,15 +49,15 @@ def test_mutated_requests_never_hurt():
                 fuzzer.run(REQUESTS // 5)
                 fuzzer.mutator = Mutator(f"{seed} {part}", tidy(client)[0])
             fuzzer.close()
-        fuzzer.probes.check_all(client)
         print(fuzzer.outcomes, f"longest wait {watchdog.longest():.2f} s")
         assert watchdog.longest() < LONGEST_WAIT
         _, _, trace = broker.log.partition("Traceback")
         assert not trace, trace[:3000]
         assert " ERROR " not in broker.log
         assert len(broker.log) < 200 * REQUESTS // 10, "complaints are held back"
-        until(lambda: descriptors(broker) <= open_files, "descriptors to be closed")
+        closed_again(broker, open_files)
         assert resident(broker) - memory < 20 * MIB
+        fuzzer.probes.check_all(client)
         assert client.produce(TOPIC, batch_of(b"still here")).error_code == 0
 
 
