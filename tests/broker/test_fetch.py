@@ -2,15 +2,20 @@
 
 import os
 import signal
+import socket
+import struct
 import time
 
 import pytest
+from faults.measure import descriptors
 from raw_client import RawClient, batch_of, values_of
+from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
+from tidelog.wire.messages.metadata import MetadataRequest
 
 
 def fill(client, topic, count, size=100):
@@ -128,6 +133,20 @@ def test_a_topic_that_is_made_anew_at_once_wakes_its_readers(broker, client, top
         other.read_frame()
         _, answer = waiting.receive(FetchResponse, 12)
         assert answer.responses[0].partitions[0].records in (None, b"")
+
+
+def test_a_reader_that_vanishes_with_a_request_behind_its_fetch(broker, client, topic):
+    """Its connection is closed at once, though there is something to read from it."""
+    before = descriptors(broker)
+    with RawClient(broker.port) as waiting:
+        waiting.send(waiting.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
+        until(lambda: descriptors(broker) > before)
+        client.list_offset(topic, -1)  # by now the fetch is parked
+        waiting.send(MetadataRequest(topics=[]), 9)
+        client.list_offset(topic, -1)
+        reset = struct.pack("ii", 1, 0)  # closing sends a reset
+        waiting.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    until(lambda: descriptors(broker) <= before, "the connection to be closed")
 
 
 def test_an_incremental_session_tells_only_news(client):

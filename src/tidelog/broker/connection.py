@@ -132,7 +132,9 @@ class Connection:
     def _while_paused(self) -> None:
         """Data or the end of it, while we are not reading: only the end matters."""
         try:
-            gone = not self.sock.recv(1, socket.MSG_PEEK)
+            # After a reset there may still be data, and epoll tells of it again and again.
+            reset = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            gone = reset or not self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
