@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _new_tuple = tuple.__new__  # half the time of Acknowledged(...)
+_ZSTD = int(Codec.ZSTD)
 _NEWEST_ZSTD_BLIND_PRODUCE = 6  # clients before Produce 7 do not know zstd
 
 
@@ -93,7 +94,7 @@ class Partition:
                 f"is {config.max_message_bytes}",
             )
         codec = header.attributes & CODEC_MASK
-        if codec > Codec.ZSTD or (codec == Codec.ZSTD and version <= _NEWEST_ZSTD_BLIND_PRODUCE):
+        if codec >= _ZSTD and (codec > _ZSTD or version <= _NEWEST_ZSTD_BLIND_PRODUCE):
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if header.attributes & TRANSACTIONAL:
             message = "this release has no transactions: leave transactional.id unset"
