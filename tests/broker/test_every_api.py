@@ -38,6 +38,7 @@ from tidelog.wire.messages import (
 )
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.describe_cluster import DescribeClusterRequest
+from tidelog.wire.messages.explain_group import ExplainGroupRequest
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest
 from tidelog.wire.messages.list_config_resources import ListConfigResourcesRequest
@@ -232,6 +233,7 @@ SAMPLES = {
     61: sample_describe_producers,
     74: lambda _: ListConfigResourcesRequest(),
     75: sample_describe_topic_partitions,
+    10015: lambda _: ExplainGroupRequest(group_id="commits"),
 }
 
 

@@ -13,7 +13,7 @@ import uuid
 from functools import cache
 from typing import Any
 
-from kio.index import UnknownEntity, load_request_schema, load_response_schema
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
@@ -26,7 +26,15 @@ INSTANCES = 60
 
 # kio follows Kafka 4, which dropped these.  They are declared only because librdkafka
 # before 2.11.1 does not compress unless the broker announces them (KAFKA-18659).
-NOT_IN_KIO = gaps({"ProduceRequest": (0, 1, 2), "ProduceResponse": (0, 1, 2)})
+# ExplainGroup is tidelog's own.
+NOT_IN_KIO = gaps(
+    {
+        "ProduceRequest": (0, 1, 2),
+        "ProduceResponse": (0, 1, 2),
+        "ExplainGroupRequest": (0,),
+        "ExplainGroupResponse": (0,),
+    }
+)
 
 
 @cache
@@ -34,7 +42,7 @@ def kio_class(cls: type[Message], version: int) -> Any:
     load = load_request_schema if cls.__name__.endswith("Request") else load_response_schema
     try:
         return load(cls.api_key, version)
-    except UnknownEntity:
+    except (UnknownAPIKey, UnknownEntity):
         return None
 
 

@@ -367,8 +367,8 @@ class ClassicGroup:
             )
         self.protocol = self._select_protocol()
         self._become(State.COMPLETING)
-        count = len(self.members)
-        self._note("generation", None, f"{count} members, protocol {self.protocol}")
+        count = "1 member" if len(self.members) == 1 else f"{len(self.members)} members"
+        self._note("generation", None, f"{count}, protocol {self.protocol}")
         self._sync_deadline = self._now() + self._rebalance_timeout()
         self._wake(self._sync_deadline)
         for member in self.members.values():

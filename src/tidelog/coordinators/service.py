@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.group import ClassicGroup, State
 from tidelog.coordinators.members import GroupLimits, Join
-from tidelog.coordinators.offsets import Committed, GroupOffsets
+from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
 from tidelog.coordinators.shard import GroupShard, Reply
 from tidelog.errors import ApiError, ErrorCode
@@ -206,6 +206,11 @@ class GroupCoordinator:
     def offsets(self, group_id: str) -> GroupOffsets:
         """What a group has committed; empty if there is no such group."""
         return self.shard(group_id).offsets.get(group_id) or GroupOffsets()
+
+    def removals(self, group_id: str) -> Mapping[tuple[str, int], Removal]:
+        """Offsets that a group does not have any more, and why."""
+        offsets = self.shard(group_id).offsets.get(group_id)
+        return {} if offsets is None else offsets.removals
 
     def delete_offsets(
         self,

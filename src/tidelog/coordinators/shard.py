@@ -62,6 +62,7 @@ class GroupShard:
             group = self._make(group_id)
         group.join(request, reply)
         self._after(group)
+        self._forget_if_untouched(group)
 
     def sync(
         self,
@@ -242,14 +243,19 @@ class GroupShard:
         self._after(group)
         del self.groups[group.group_id]
 
+    def _forget_if_untouched(self, group: ClassicGroup) -> None:
+        """A join that was refused, or never came, leaves no group behind."""
+        known = self.groups.get(group.group_id) is group
+        if known and group.untouched and not self.offsets.get(group.group_id):
+            self._forget(group)
+
     def _tick(self, group_id: str) -> None:
         group = self.groups.get(group_id)
         if group is None:
             return
         group.tick()
         self._after(group)
-        if group.untouched and not self.offsets.get(group_id):
-            self._forget(group)
+        self._forget_if_untouched(group)
 
     def _after(self, group: ClassicGroup) -> None:
         """Do what the group wants done.  Replies last: they may bring the next request."""

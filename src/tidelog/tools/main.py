@@ -22,6 +22,7 @@ COMMANDS = {
     "topics": ("topics", "List, create, describe, alter and delete topics."),
     "produce": ("produce", "Write records: from the keyboard, a file or a pipe."),
     "consume": ("consume", "Read records, from anywhere to anywhere."),
+    "groups": ("groups", "List, describe, reset, delete and explain consumer groups."),
     "configs": ("configs", "Describe and alter settings of topics and brokers."),
     "records": ("records", "Delete records from the start of a log."),
     "log": ("log", "Dump and check log files on disk."),

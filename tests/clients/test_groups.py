@@ -1,0 +1,150 @@
+"""Consumer groups with real clients, each member in a process of its own."""
+
+import pytest
+from clients.groups import PATIENCE, Groups
+from clients.kafkajs_driver import why_not
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
+
+from tidelog.testing import LocalBroker
+
+PARTITIONS = 6
+CLIENTS = [
+    "confluent",
+    "kafka-python",
+    "aiokafka",
+    pytest.param("kafkajs", marks=pytest.mark.skipif(bool(why_not()), reason=why_not())),
+]
+STATIC = ["confluent", "kafka-python"]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def groups(broker, topic):
+    yield from _groups(broker, topic)
+
+
+def _groups(broker, topic, partitions=PARTITIONS):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        done.result(PATIENCE)
+    with Groups(broker, topic, partitions) as running:
+        yield running
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_queue_and_publish_subscribe(groups, topic, client):
+    """Within a group each record goes to one member, and every group gets them all."""
+    early = groups.send(30)
+    one, two = groups.start(client, topic), groups.start(client, topic)
+    other = groups.start(client, f"{topic}-other")
+    groups.settled(one, two)
+    groups.settled(other)
+    values = early + groups.send(30)
+    assert set(groups.seen([one, two], values).values()) == {1}
+    assert set(groups.seen([other], values).values()) == {1}
+    # One more member, and one that leaves in good order: still exactly once.
+    three = groups.start(client, topic)
+    groups.settled(one, two, three)
+    more = groups.send(30)
+    assert set(groups.seen([one, two, three], more).values()) == {1}
+    one.stop()
+    groups.settled(two, three)
+    more = groups.send(30)
+    assert set(groups.seen([two, three], more).values()) == {1}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_kill_9_and_come_back(groups, topic, client):
+    members = [groups.start(client, topic) for _ in range(3)]
+    groups.settled(*members)
+    values = groups.send(30)
+    groups.seen(members, values)
+    members[0].kill()
+    values += groups.send(30)
+    groups.settled(*members[1:])
+    members.append(groups.start(client, topic))
+    groups.settled(*members[1:])
+    values += groups.send(30)
+    groups.seen(members, values)
+
+
+@pytest.mark.parametrize("client", STATIC)
+def test_a_static_member_that_restarts_disturbs_nobody(groups, topic, client):
+    options = {"session_ms": 30_000}
+    one = groups.start(client, topic, instance="one", **options)
+    two = groups.start(client, topic, instance="two", **options)
+    groups.settled(one, two)
+    values = groups.send(30)
+    groups.seen([one, two], values)
+    quiet, had = len(one.told("assigned")) + len(one.told("revoked")), two.owned
+    two.kill()
+    values = groups.send(30)
+    back = groups.start(client, topic, instance="two", **options)
+    groups.settled(one, back)
+    assert back.owned == had
+    groups.seen([one, back], values)
+    assert len(one.told("assigned")) + len(one.told("revoked")) == quiet
+
+
+@pytest.mark.parametrize("client", STATIC)
+def test_a_duplicate_static_member_fences_the_first(groups, topic, client):
+    one = groups.start(client, topic, instance="one")
+    groups.settled(one)
+    double = groups.start(client, topic, instance="one")
+    groups.settled(double)
+    values = groups.send(12)
+    groups.seen([double], values)
+    # librdkafka hears it with a heartbeat, kafka-python when it commits.
+    until(lambda: one.process.poll() is not None, "the fenced member to end", PATIENCE)
+    assert any("fenced" in event["text"].lower() for event in one.told("error"))
+    assert not one.values
+
+
+def test_cooperative_members_keep_what_they_have(groups, topic):
+    one = groups.start("confluent", topic, strategy="cooperative")
+    groups.settled(one)
+    values = groups.send(12)
+    groups.seen([one], values)
+    two = groups.start("confluent", topic, strategy="cooperative")
+    groups.settled(one, two)
+    assert [len(event["partitions"]) for event in one.told("revoked")] == [PARTITIONS // 2]
+    values = groups.send(30)
+    assert set(groups.seen([one, two], values).values()) == {1}
+    two.kill()
+    groups.settled(one)
+    values = groups.send(30)
+    groups.seen([one, two], values)
+
+
+def test_members_on_different_clients_share_a_group(groups, topic):
+    members = [groups.start(client, topic) for client in ("confluent", "kafka-python", "aiokafka")]
+    groups.settled(*members)
+    values = groups.send(60)
+    assert set(groups.seen(members, values).values()) == {1}
+    assert all(member.values for member in members)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_offsets_survive_the_broker(tmp_path, topic, end):
+    with LocalBroker(data=tmp_path / "data") as broker:
+        for groups in _groups(broker, topic):
+            one, two = groups.start("confluent", topic), groups.start("kafka-python", topic)
+            groups.settled(one, two)
+            values = groups.send(30)
+            groups.seen([one, two], values)
+            had = one.owned, two.owned
+            getattr(broker, end)()
+            broker.start()
+            values = groups.send(30)
+            groups.seen([one, two], values)
+            assert (one.owned, two.owned) == had  # nobody had to join again
+            one.stop()
+            two.stop()
+            reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+            places = [TopicPartition(topic, i) for i in range(PARTITIONS)]
+            committed = reader.committed(places, timeout=PATIENCE)
+            reader.close()
+            assert [place.offset for place in committed] == [10] * PARTITIONS
+        assert "Traceback" not in broker.log

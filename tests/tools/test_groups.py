@@ -1,0 +1,182 @@
+"""``tidelog groups``, and whether kafka-python's admin client says the same."""
+
+from __future__ import annotations
+
+import pytest
+from cli import Command
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from waiting import until
+
+from tidelog.testing import LocalBroker
+
+
+@pytest.fixture
+def records(broker: LocalBroker, tidelog: Command, topic: str) -> str:
+    """A topic with two partitions and fifty records in each."""
+    tidelog("topics", "create", topic, "--partitions", "2")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for i in range(100):
+        producer.produce(topic, f"{i}".encode(), partition=i % 2, timestamp=1_700_000_000_000 + i)
+    assert producer.flush(30) == 0
+    return topic
+
+
+@pytest.fixture
+def consumer(broker: LocalBroker, records: str):
+    """A member of a group named like the topic, with its partitions."""
+    found = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": records,
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    found.subscribe([records])
+    until(lambda: found.poll(0.1) and len(found.assignment()) == 2, "the assignment", 60)
+    found.commit(
+        offsets=[TopicPartition(records, 0, 10, "ten"), TopicPartition(records, 1, 50)],
+        asynchronous=False,
+    )
+    yield found
+    found.close()
+
+
+def test_list_and_describe(tidelog: Command, consumer: Consumer, records: str) -> None:
+    group = records
+    assert [group, "Stable", "classic"] in [r.split() for r in tidelog("groups", "list").lines]
+    row = {"group": group, "state": "Stable", "type": "classic", "protocol_type": "consumer"}
+    assert row in tidelog("groups", "list", "--json", "--state", "stable").json
+    assert row not in tidelog("groups", "list", "--json", "--state", "Empty").json
+    (found,) = tidelog("groups", "describe", group, "--json").json
+    assert (found["state"], found["protocol"], found["lag"]) == ("Stable", "range", 40)
+    first, second = found["partitions"]
+    assert (first["committed"], first["end"], first["lag"]) == (10, 50, 40)
+    assert first["metadata"].rstrip("\0") == "ten"  # confluent-kafka adds a zero byte
+    assert (first["client"], first["host"]) == ("reader", "127.0.0.1")
+    assert (second["committed"], second["lag"]) == (50, 0)
+    (member,) = found["members"]
+    assert member["member"].startswith("reader-")
+    assert len(member["partitions"]) == 2
+    shown = tidelog("groups", "describe", group)
+    assert shown.lines[0] == f"{group}  Stable, 1 member, range, lag 40, coordinator 0"
+    assert shown.lines[2].split()[:5] == [records, "0", "10", "50", "40"]
+
+
+def test_kafka_pythons_admin_client_agrees(
+    broker: LocalBroker, tidelog: Command, consumer: Consumer, records: str
+) -> None:
+    group = records
+    (ours,) = tidelog("groups", "describe", group, "--json").json
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    try:
+        listed = {row["group_id"]: row for row in admin.list_groups()}
+        assert listed[group]["group_state"] == ours["state"]
+        theirs = admin.describe_groups([group])[group]
+        assert theirs["group_state"] == ours["state"]
+        assert theirs["protocol_data"] == ours["protocol"]
+        (member,) = theirs["members"]
+        assert member["member_id"] == ours["members"][0]["member"]
+        assert member["client_id"] == ours["members"][0]["client"]
+        rows = member["member_assignment"]["assigned_partitions"]
+        theirs_assigned = [(r["topic"], p) for r in rows for p in r["partitions"]]
+        assert sorted(theirs_assigned) == [
+            (row["topic"], row["partition"]) for row in ours["members"][0]["partitions"]
+        ]
+        offsets = admin.list_group_offsets([group])[group]
+        assert {(p.topic, p.partition): o.offset for p, o in offsets.items()} == {
+            (row["topic"], row["partition"]): row["committed"] for row in ours["partitions"]
+        }
+        consumer.close()
+        assert admin.delete_groups([group]) == {group: "OK"}
+        assert tidelog("groups", "describe", group).code == 1
+    finally:
+        admin.close()
+
+
+def test_reset_shows_the_plan_and_needs_yes(
+    tidelog: Command, consumer: Consumer, records: str
+) -> None:
+    group = records
+    active = tidelog("groups", "reset", group, "--to", "start", "--yes")
+    assert active.code == 1
+    assert f"group '{group}' has a member: stop its consumers first" in active.err
+    consumer.close()
+    plan = tidelog("groups", "reset", group, "--to", "-5")
+    assert plan.code == 0
+    assert [line.split() for line in plan.lines[1:]] == [
+        [records, "0", "10", "45", "0", "50"],
+        [records, "1", "50", "45", "0", "50"],
+    ]
+    assert "nothing was changed: add --yes" in plan.err
+
+    def committed() -> list[int]:
+        (found,) = tidelog("groups", "describe", group, "--json").json
+        return [row["committed"] for row in found["partitions"]]
+
+    assert committed() == [10, 50]
+    done = tidelog("groups", "reset", group, "--to", "-5", "--yes")
+    assert (done.code, done.lines[-1]) == (0, f"{group}: 2 offsets set")
+    assert committed() == [45, 45]
+    assert tidelog("groups", "reset", group, "--to", "@1700000000050", "--yes").code == 0
+    assert committed() == [25, 25]
+    one = ("--topic", records, "-p", "1")
+    found = tidelog("groups", "reset", group, "--to", "start", *one, "--yes", "--json").json
+    assert found["done"] is True
+    assert committed() == [25, 0]
+
+
+def test_reset_of_what_is_not_there(tidelog: Command, records: str) -> None:
+    gone = tidelog("groups", "reset", "no-such-group", "--to", "start")
+    assert gone.code == 1
+    assert "there is no group 'no-such-group'" in gone.err
+    assert tidelog("groups", "reset", "g", "--to", "nonsense").code == 2
+    assert tidelog("groups", "reset", "g", "--to", "start", "-p", "0").code == 2
+    far = tidelog("groups", "reset", "new", "--to", "5000", "--topic", records)
+    assert far.code == 1
+    assert f"{records}-0 has offsets 0 to 50, not 5000" in far.err
+    part = tidelog("groups", "reset", "new", "--to", "end", "--topic", records, "-p", "7")
+    assert part.code == 1
+    # A group that is not there yet can be given a start.
+    group = f"new-{records}"
+    made = tidelog("groups", "reset", group, "--to", "+3", "--topic", records, "--yes")
+    assert made.code == 0
+    (found,) = tidelog("groups", "describe", group, "--json").json
+    assert [row["committed"] for row in found["partitions"]] == [3, 3]
+
+
+def test_delete(tidelog: Command, consumer: Consumer, records: str) -> None:
+    group = records
+    assert tidelog("groups", "delete", group).code == 2  # nobody is there to be asked
+    active = tidelog("groups", "delete", group, "--yes")
+    assert active.code == 1
+    assert "stop its consumers first" in active.err
+    consumer.close()
+    assert tidelog("groups", "delete", group, "--yes").out == f"{group} deleted\n"
+    again = tidelog("groups", "delete", group, "--yes", "--json")
+    assert again.code == 1
+    assert again.json[0]["deleted"] is False
+
+
+def test_explain(tidelog: Command, consumer: Consumer, records: str) -> None:
+    consumer.close()
+    found = tidelog("groups", "explain", records, "--json").json
+    kinds = [event["event"] for event in found["events"]]
+    assert kinds == ["joined", "rebalance", "generation", "stable", "left", "rebalance", "empty"]
+    assert found["events"][1]["member"].startswith("reader-")
+    assert "a new member joined: client 'reader'" in found["events"][1]["cause"]
+    assert "CAUSE" in tidelog("groups", "explain", records).lines[0]
+    assert tidelog("groups", "explain", "no-such-group").code == 1
+
+
+def test_an_offset_that_was_removed_is_explained(
+    tidelog: Command, consumer: Consumer, records: str
+) -> None:
+    consumer.close()
+    tidelog("topics", "delete", records, "--yes")
+    (found,) = tidelog("groups", "describe", records, "--json").json
+    assert found["partitions"] == []
+    assert [row["reason"] for row in found["removed_offsets"]] == ["the topic was deleted"] * 2
+    assert "was removed at" in tidelog("groups", "describe", records).out
