@@ -100,7 +100,7 @@ def on_kafka_python(task):
     consumer.subscribe(task["topics"], listener=Listener())
     while not END.is_set():
         try:
-            found = consumer.poll(timeout_ms=100, max_records=1)
+            found = consumer.poll(timeout_ms=1000, max_records=1)
             for place, records in found.items():
                 for record in records:
                     meta = kafka.structs.OffsetAndMetadata(record.offset + 1, "", -1)

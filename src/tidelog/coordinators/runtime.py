@@ -257,6 +257,7 @@ class Runtime(Generic[M]):
         *,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        open_partition: Callable[[str, int], Partition],
         broker_id: int,
         ack_timeout_ms: int,
     ) -> None:
@@ -266,10 +267,12 @@ class Runtime(Generic[M]):
         self._make = make
         self._clock = clock
         self._spawn = spawn
+        self._open_partition = open_partition
         self._broker_id = broker_id
         self._ack_timeout_ms = ack_timeout_ms
         self._shards: dict[int, tuple[Shard, M]] = {}
         self._failed: dict[int, str] = {}
+        self._unopened: set[int] = set()  # led by us, but its files are not made yet
 
     # -- finding ----------------------------------------------------------------
 
@@ -281,6 +284,10 @@ class Runtime(Generic[M]):
         found = self.machines.get(index)
         if found is not None:
             return found
+        if index in self._unopened:
+            self._take(index, self._open_partition(self.topic, index))
+            self._unopened.discard(index)
+            return self.machine(key)
         if index in self._failed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._failed[index])
         if index in self._shards:
@@ -301,9 +308,14 @@ class Runtime(Generic[M]):
         infos = topic.partitions if topic is not None else ()
         self.partitions = len(infos)
         led = {}
+        self._unopened.clear()
         for index, info in enumerate(infos):
+            if info.leader != self._broker_id:
+                continue
             partition = partitions.get((self.topic, index))
-            if info.leader == self._broker_id and partition is not None:
+            if partition is None:
+                self._unopened.add(index)
+            else:
                 led[index] = partition
         for index, (shard, _) in list(self._shards.items()):
             now = led.get(index)

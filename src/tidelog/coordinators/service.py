@@ -21,6 +21,7 @@ from tidelog.settings_table import LONG_MAX
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.partition import Partition
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -50,6 +51,7 @@ class GroupCoordinator:
             lambda shard: GroupShard(shard, broker.clock, self._limits),
             clock=broker.clock,
             spawn=broker.spawn,
+            open_partition=self._open_partition,
             broker_id=broker.broker_id,
             ack_timeout_ms=settings["offsets.commit.timeout.ms"],
         )
@@ -79,6 +81,12 @@ class GroupCoordinator:
             return None
         found = self._broker.replicas.partitions.get((topic, partition))
         return -1 if found is None else found.log.log_start_offset
+
+    def _open_partition(self, topic: str, index: int) -> Partition:
+        try:
+            return self._broker.replicas.find(topic, index, self._broker.metadata)
+        except ApiError as error:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
     def close(self) -> None:
         self.runtime.close()

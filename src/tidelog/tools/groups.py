@@ -14,6 +14,7 @@ from tidelog.client.offsets import Extent, Kind, Position
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
 from tidelog.tools.options import (
     bootstrap_option,
     confirm,
@@ -22,7 +23,7 @@ from tidelog.tools.options import (
     offset_value,
     yes_option,
 )
-from tidelog.tools.output import complain, note, plural, show_json, show_table, time_text
+from tidelog.tools.output import complain, note, show_json, show_table, time_text
 
 STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
 
