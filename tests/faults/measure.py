@@ -24,13 +24,22 @@ def descriptors(broker):
 def closed_again(broker, count):
     """Wait until there are only so many descriptors; else say which there are."""
     try:
-        until(lambda: descriptors(broker) <= count)
+        return until(lambda: found if (found := descriptors(broker)) <= count else 0)
     except AssertionError:
         found = []
         for name in os.listdir(f"/proc/{broker.pid}/fd"):
             with contextlib.suppress(OSError):  # closed in between
                 found.append(os.readlink(f"/proc/{broker.pid}/fd/{name}"))
         raise AssertionError(f"{count} descriptors have become {sorted(found)}") from None
+
+
+def check_log(text):
+    """Nothing in this piece of a broker's log that is a bug of ours."""
+    _, found, trace = text.partition("Traceback")
+    assert not found, trace[:3000]
+    for line in text.splitlines():
+        # Batches may hold anything, and a topic may be told to compact them.
+        assert " ERROR " not in line or "it cannot be compacted" in line, line
 
 
 def in_memory():
