@@ -268,3 +268,21 @@ def test_a_topic_is_deleted_while_it_is_compacted(tmp_path):
         until(lambda: len(read_all(client, "short")) < 600, "compaction", timeout=60)
         assert table(read_all(client, "short")) == expected
         assert "Traceback" not in broker.log, broker.log
+
+
+def test_a_clean_stop_does_not_wait_for_compaction(tmp_path):
+    settings = {**EAGER, "log.cleaner.io.max.bytes.per.second": 50_000}
+    with LocalBroker(settings, data=tmp_path / "data") as broker:
+        with RawClient(broker.port) as client:
+            client.create_topic("table", **COMPACTED)
+            expected = fill(client, "table")
+            until(lambda: list((tmp_path / "data" / "table-0").glob("*.cleaned")), "a copy")
+            workers = children(broker.pid)
+        assert broker.stop() == 0
+        for pid in workers:
+            until(lambda pid=pid: not running(pid), "the end of the cleaner")
+        assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+        broker.start()
+        with RawClient(broker.port) as client:
+            assert table(read_all(client, "table")) == expected
+        assert "Traceback" not in broker.log, broker.log

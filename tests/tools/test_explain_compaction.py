@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from raw_client import RawClient, now_ms
 from waiting import until
 
 from tidelog.log.checkpoints import CLEANER, read_checkpoint
+from tidelog.log.cleaner_jobs import clean_log
 from tidelog.log.opening import open_log
 from tidelog.settings import LogConfig, Settings
 from tidelog.testing import LocalBroker
@@ -24,6 +26,7 @@ from tidelog.tools.compaction_view import (
     NOT_DIRTY,
     TOO_YOUNG,
 )
+from tidelog.wire.batch import read_header
 from tidelog.wire.records import encode_batch
 
 SEGMENT = 4000
@@ -179,3 +182,20 @@ def test_it_agrees_with_the_broker(tmp_path: Path) -> None:
         assert set(after["older_records"]) == {IN_ACTIVE, NEWER_IN_ACTIVE}
     config = LogConfig.of(Settings.of({}), {"cleanup.policy": "compact"})
     assert open_log(str(data / "t-0"), config, now_ms()).end_offset == 280
+
+
+def test_log_dump_says_when_tombstones_may_go(tmp_path: Path) -> None:
+    config = LogConfig.of(Settings.of({}), {"cleanup.policy": "compact"})
+    log = open_log(str(tmp_path / "t-0"), config, 0)
+    data = bytearray(encode_batch([(1000, b"a", None, ()), (2000, b"b", b"", ())]))
+    log.append(data, read_header(data), 0, 0)
+    log.high_watermark = log.end_offset
+    log.roll(0)
+    log.flush()
+    clean_log(log, 5000)
+    (line,) = run("log", "dump", str(log.segments[0].path), "--json").lines
+    row = json.loads(line)
+    assert (row["delete_horizon"], row["max_timestamp"]) == (86_405_000, 2000)
+    text = run("log", "dump", str(log.segments[0].path)).out
+    assert "CreateTime up to 1970-01-01T00:00:02.000Z" in text
+    assert "tombstones may go from 1970-01-02T00:00:05.000Z on" in text

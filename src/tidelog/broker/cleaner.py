@@ -41,6 +41,7 @@ class LogCleaner:
         self._settings_of = settings_of
         self._clock = clock
         self._worker: asyncio.subprocess.Process | None = None
+        self._bytes_before = self._bytes_after = 0  # of the log at hand
         self._rest: set[Partition] = set()  # failed in this turn: not again before the next
 
     async def run(self) -> None:
@@ -87,7 +88,6 @@ class LogCleaner:
             settings["log.cleaner.io.max.bytes.per.second"],
         )
         work = Round(partition.log, found, self._clock.now_ms(), limits)
-        before = partition.log.size
         started = self._clock.monotonic()
         try:
             result = await self._work(partition, work)
@@ -108,8 +108,8 @@ class LogCleaner:
             partition.index,
             result.end_offset,
             self._clock.monotonic() - started,
-            before,
-            partition.log.size,
+            self._bytes_before,
+            self._bytes_after,
             result.records_kept,
             result.records,
             f", {result.keyless} without a key went" if result.keyless else "",
@@ -117,6 +117,7 @@ class LogCleaner:
 
     async def _work(self, partition: Partition, work: Round) -> Finished | None:
         """Have it cleaned; None if it did not come to an end."""
+        self._bytes_before = self._bytes_after = 0
         worker = await self._start_worker()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -142,6 +143,8 @@ class LogCleaner:
             if "failed" in answer:
                 raise OSError(answer["failed"])
             group = Cleaned(**answer["cleaned"])
+            self._bytes_before += group.bytes_before
+            self._bytes_after += group.bytes_after
             if group.changed and not await self._swap(partition, work, group):
                 return None
         raise WorkerLost(f"its process has ended with code {await worker.wait()}")

@@ -26,7 +26,12 @@ from tidelog.tools.log_segments import (
 )
 from tidelog.wire.uuids import parse_uuid
 
-_CHECKPOINTS = (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
+_CHECKPOINTS = (
+    checkpoints.RECOVERY_POINT,
+    checkpoints.HIGH_WATERMARK,
+    checkpoints.LOG_START,
+    checkpoints.CLEANER,
+)
 
 
 def read_data_directory(path: str) -> DataDirectory:
@@ -45,6 +50,8 @@ def read_data_directory(path: str) -> DataDirectory:
             recovery = "it is taken as empty: after a crash the logs are checked from their start"
             if name == checkpoints.LOG_START:
                 recovery = "it is taken as empty: deleted records may come back"
+            elif name == checkpoints.CLEANER:
+                recovery = "it is taken as empty: compaction begins at the start of the logs again"
             found.problems.append(Problem(file, f"it cannot be read: {error}", recovery))
     file = os.path.join(path, "meta.properties")
     try:

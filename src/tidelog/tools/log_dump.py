@@ -23,7 +23,7 @@ from tidelog.tools.log_files import (
 )
 from tidelog.tools.output import time_text
 from tidelog.tools.record_json import text_or_base64
-from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+from tidelog.wire.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from tidelog.wire.compression import codec_of
 from tidelog.wire.records import decode_batch
 
@@ -33,7 +33,7 @@ _CHECKPOINTS = (
     checkpoints.RECOVERY_POINT,
     checkpoints.HIGH_WATERMARK,
     checkpoints.LOG_START,
-    "cleaner-offset-checkpoint",
+    checkpoints.CLEANER,
 )
 _PROPERTIES = ("meta.properties", "partition.metadata")
 
@@ -111,6 +111,7 @@ def _batch_row(batch: FoundBatch) -> Row:
         "timestamp_type": "LogAppendTime" if flags & LOG_APPEND_TIME else "CreateTime",
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
+        "delete_horizon": header.base_timestamp if flags & DELETE_HORIZON else None,
         "leader_epoch": header.leader_epoch,
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
@@ -174,6 +175,15 @@ def text_of(row: Row) -> list[str]:
     return ["  ".join(rest)]
 
 
+def _times(row: Row) -> str:
+    first, last = row["base_timestamp"], row["max_timestamp"]
+    if first == last or not row["records_counted"]:
+        return time_text(last)
+    if row["delete_horizon"] is not None:
+        return f"up to {time_text(last)}"  # the first time made room for the horizon
+    return f"{time_text(first)} to {time_text(last)}"
+
+
 def _batch_text(row: Row) -> str:
     parts = [
         f"offsets {row['base_offset']}-{row['last_offset']}",
@@ -181,18 +191,15 @@ def _batch_text(row: Row) -> str:
         f"{row['bytes']} bytes",
         plural(row["records_counted"], "record"),
         f"codec {row['codec']}",
-        f"{row['timestamp_type']} {time_text(row['base_timestamp'])}"
-        + (
-            f" to {time_text(row['max_timestamp'])}"
-            if row["max_timestamp"] != row["base_timestamp"]
-            else ""
-        ),
+        f"{row['timestamp_type']} {_times(row)}",
         f"epoch {row['leader_epoch']}",
     ]
     if row["producer_id"] >= 0:
         parts.append(
             f"producer {row['producer_id']}/{row['producer_epoch']} from {row['base_sequence']}"
         )
+    if row["delete_horizon"] is not None:
+        parts.append(f"tombstones may go from {time_text(row['delete_horizon'])} on")
     parts += [flag for flag in ("transactional", "control") if row[flag]]
     if row["fault"]:
         parts.append(f"DAMAGED: {row['fault']}")
