@@ -191,3 +191,22 @@ def test_many_partitions_are_made_in_turns(tmp_path):
 
     asyncio.run(with_broker(tmp_path, scenario))
     assert not list(tmp_path.glob("gone-*[0-9]"))
+
+
+def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, monkeypatch):
+    """One was to follow the flush in flight, and is not needed any more."""
+
+    async def scenario(replicas, partition):
+        disk = SlowDisk(monkeypatch)
+        put(partition)
+        replicas.flush_later(partition, 0)
+        await until(disk.begun.is_set)
+        replicas.flush_later(partition, 0)
+        await until(lambda: replicas._flushes[partition] is None)
+        disk.release_soon()
+        replicas.flush_now(partition)
+        put(partition)
+        replicas.flush_later(partition, 1)
+        await until(lambda: partition.log.recovery_point == 2)
+
+    asyncio.run(with_broker(tmp_path, scenario))

@@ -184,6 +184,9 @@ class Replicas:
 
     def flush_now(self, partition: Partition) -> None:
         """Flush before the producer is answered (flush.messages is reached)."""
+        timer = self._flushes.pop(partition, None)  # this one does the work of that to come
+        if timer:
+            timer.cancel()
         if partition in self._syncing:  # a log has one flush in flight, and this cannot wait
             flush, future = self._syncing[partition]
             if future.cancel():
