@@ -32,6 +32,15 @@ def java(*arguments: str | Path) -> list[str | Path]:
 
 def driver_command() -> list[str | Path]:
     """The driver in ``java/driver``, compiled."""
+    return _compiled("Driver")
+
+
+def group_command() -> list[str | Path]:
+    """A member of a consumer group; see ``groups.py``."""
+    return _compiled("GroupMember")
+
+
+def _compiled(main: str) -> list[str | Path]:
     sources = sorted((_FOLDER / "driver").glob("*.java"))
     libraries = jars("kafka-4.1")
 
@@ -39,7 +48,7 @@ def driver_command() -> list[str | Path]:
         run_build("javac", "-nowarn", "-cp", libraries, "-d", folder, *sources)
 
     classes = build("java-driver", [*sources, _FOLDER / "kafka-4.1" / "pom.xml"], compile_)
-    return java(_SESSIONS, "-cp", f"{classes}:{libraries}", "Driver")
+    return java(_SESSIONS, "-cp", f"{classes}:{libraries}", main)
 
 
 def tool(name: str, *arguments: str | Path, data: str = "", code: int = 0) -> str:

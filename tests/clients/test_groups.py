@@ -1,6 +1,7 @@
 """Consumer groups with real clients, each member in a process of its own."""
 
 import pytest
+from clients.building import heavy
 from clients.groups import PATIENCE, Groups
 from clients.kafkajs_driver import why_not
 from confluent_kafka import Consumer, TopicPartition
@@ -15,8 +16,10 @@ CLIENTS = [
     "kafka-python",
     "aiokafka",
     pytest.param("kafkajs", marks=pytest.mark.skipif(bool(why_not()), reason=why_not())),
+    pytest.param("java", marks=heavy("java", "javac", "mvn")),
 ]
-STATIC = ["confluent", "kafka-python"]
+STATIC = ["confluent", "kafka-python", pytest.param("java", marks=heavy("java", "javac", "mvn"))]
+COOPERATIVE = ["confluent", pytest.param("java", marks=heavy("java", "javac", "mvn"))]
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -102,12 +105,13 @@ def test_a_duplicate_static_member_fences_the_first(groups, topic, client):
     assert not one.values
 
 
-def test_cooperative_members_keep_what_they_have(groups, topic):
-    one = groups.start("confluent", topic, strategy="cooperative")
+@pytest.mark.parametrize("client", COOPERATIVE)
+def test_cooperative_members_keep_what_they_have(groups, topic, client):
+    one = groups.start(client, topic, strategy="cooperative")
     groups.settled(one)
     values = groups.send(12)
     groups.seen([one], values)
-    two = groups.start("confluent", topic, strategy="cooperative")
+    two = groups.start(client, topic, strategy="cooperative")
     groups.settled(one, two)
     assert [len(event["partitions"]) for event in one.told("revoked")] == [PARTITIONS // 2]
     values = groups.send(30)
