@@ -390,3 +390,29 @@ def test_the_offsets_topic_may_be_deleted(tmp_path):
         client.find()
         assert client.heartbeat("g", joined) == ErrorCode.UNKNOWN_MEMBER_ID
         client.enter("g")
+
+
+def test_offsets_after_compaction_and_kill_9(tmp_path):
+    settings = {
+        "offsets.topic.segment.bytes": 20_000,
+        "log.cleaner.backoff.ms": 100,
+        "log.cleaner.min.cleanable.ratio": 0.01,
+    }
+    data = tmp_path / "data"
+
+    def size():
+        return sum(p.stat().st_size for p in data.glob("__consumer_offsets-12/*.log"))
+
+    with LocalBroker(settings, data) as broker:
+        with GroupClient(broker.port) as client:
+            client.find()
+            client.create_topic("t", partitions=5)
+            for offset in range(2000):  # more than 200,000 bytes
+                assert client.commit("my-group", "t", offset, partition=offset % 5) == 0
+            until(lambda: size() < 100_000, "the log to be compacted", 60)
+        broker.kill()
+        broker.start()
+        with GroupClient(broker.port) as client:
+            until(lambda: not client.describe("my-group").error_code, "the group to be loaded")
+            found = [client.committed("my-group", "t", i) for i in range(5)]
+            assert found == [1995, 1996, 1997, 1998, 1999]

@@ -16,6 +16,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
@@ -52,6 +53,7 @@ _APPEND_ERRORS = {
 }
 
 
+@lru_cache(maxsize=4096)
 def partition_for(key: str, count: int) -> int:
     """The partition of a group or a transactional id: Java's ``String.hashCode``."""
     data = key.encode("utf-16-be", "surrogatepass")
