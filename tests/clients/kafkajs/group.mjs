@@ -11,7 +11,8 @@ const consumer = kafka.consumer({
   groupId: task.group,
   sessionTimeout: task.session_ms ?? 6000,
   rebalanceTimeout: 10000,
-  heartbeatInterval: 500
+  heartbeatInterval: 500,
+  maxWaitTimeInMs: 200
 })
 
 consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
