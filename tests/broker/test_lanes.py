@@ -11,6 +11,7 @@ from raw_client import batch_of
 from tidelog.broker.broker import Broker
 from tidelog.broker.lanes import Lanes, OneLane
 from tidelog.wire.frame import encode_request
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -58,7 +59,9 @@ async def ask(sock, request):
     return answer
 
 
-def test_a_small_request_is_served_between_the_slices_of_a_large_one(tmp_path):
+def test_a_small_request_is_served_between_the_slices_of_a_large_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("tidelog.broker.connection._SLICE", 100_000)
+
     async def scenario():
         async with (
             running(tmp_path) as broker,
@@ -81,7 +84,7 @@ def test_a_small_request_is_served_between_the_slices_of_a_large_one(tmp_path):
             request = memoryview(produce(LARGE))
             sent = bulk.send(request)
             small.send(METADATA)
-            assert sent > 300_000, "this needs more than one slice in the socket"
+            assert sent > 200_000, "this needs more than one slice in the socket"
             end.on_readable()
             assert served[0] == "small"
             await asyncio.get_running_loop().sock_sendall(bulk, request[sent:])
@@ -99,6 +102,38 @@ def test_a_silent_client_goes_back_to_the_small_lane(tmp_path):
             end.shrink()
             assert not end.bulk
             await ask(sock, METADATA)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this platform has no epoll")
+def test_a_fetch_that_waited_is_answered_before_every_bulk_client_is_served(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as broker, contextlib.AsyncExitStack() as stack:
+            bulk = [await stack.enter_async_context(client(broker)) for _ in range(8)]
+            request = produce(batch_of(bytes(200_000)))
+            for sock, end in bulk:
+                await ask(sock, request)
+                assert end.bulk
+            consumer, parked = await stack.enter_async_context(client(broker))
+            row = FetchPartition(partition=0, fetch_offset=8, partition_max_bytes=1000)
+            topics = [FetchTopic(topic="t", partitions=[row])]
+            fetch = FetchRequest(max_wait_ms=600_000, min_bytes=1, max_bytes=1000, topics=topics)
+            consumer.send(encode_request(fetch, 11, 3, "consumer"))
+            while not parked._blocked:
+                await asyncio.sleep(0)
+            waits = []
+            inner = broker.server.dispatch
+            broker.server.dispatch = lambda connection, frame: (
+                waits.append(parked._blocked),
+                inner(connection, frame),
+            )
+            for sock, _ in bulk:  # all are there before the broker looks
+                assert sock.send(request) == len(request)
+            while len(waits) < len(bulk):
+                await asyncio.sleep(0)
+            assert waits[0], "it waits for the first record"
+            assert not waits[-1]
 
     asyncio.run(scenario())
 

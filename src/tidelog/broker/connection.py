@@ -332,8 +332,9 @@ class Connection:
                 else:
                     sent = self.sock.sendmsg(self._gather())
                 self._advance(sent)
-                if out:
-                    self._change_lane(bulk=True)
+                if not out:
+                    break
+                self._change_lane(bulk=True)
                 if slices:
                     self._lanes.yield_to_small()
                     if self.closed:

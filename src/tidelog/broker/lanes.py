@@ -5,8 +5,8 @@ handing on an event through asyncio takes as long as parsing a request.  A conne
 begins in the small lane; one that fills its buffer or its socket goes to the bulk lane.
 
 Large requests and answers move in slices, and between two slices the small lane has its
-turn.  So a small request waits for one slice, at most for one batch being written, however
-many bulk clients there are; nothing here needs a thread.
+turn.  So a small request waits for one slice, at most for one whole request being written,
+however many bulk clients there are; nothing here needs a thread.
 
 Without epoll (not on Linux) asyncio watches every connection, and there is one lane.
 """
@@ -20,6 +20,9 @@ from typing import Protocol
 READ, WRITE = 1, 4  # EPOLLIN and EPOLLOUT; errors and hang-ups come with either
 
 _EVENTS_PER_TURN = 64
+# Between two turns comes all that asyncio does: replies to a Fetch that waited, timers, new
+# connections.  They must not wait for every bulk client.
+_BULK_PER_TURN = 2
 
 
 class Served(Protocol):
@@ -79,14 +82,14 @@ class Lanes:
                 self._yielding = False
 
     def _serve_small(self) -> None:
-        self._serve(self._small)
+        self._serve(self._small, _EVENTS_PER_TURN)
 
     def _serve_bulk(self) -> None:
-        self._serve(self._bulk)
+        self._serve(self._bulk, _BULK_PER_TURN)
 
-    def _serve(self, lane: select.epoll) -> None:
+    def _serve(self, lane: select.epoll, most: int) -> None:
         served = self._served
-        for fd, events in lane.poll(0, _EVENTS_PER_TURN):
+        for fd, events in lane.poll(0, most):
             connection = served.get(fd)  # one before it may have closed it
             if connection is None:
                 continue
