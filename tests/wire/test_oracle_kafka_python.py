@@ -21,8 +21,17 @@ from tidelog.wire.schema import ZERO_UUID, Message, Struct
 
 INSTANCES = 60
 
-# ExplainGroup is tidelog's own.
-NOT_IN_KAFKA_PYTHON = gaps({"ExplainGroupRequest": (0,), "ExplainGroupResponse": (0,)})
+# ExplainGroup is tidelog's own; kafka-python does not speak the protocol of KIP-848.
+NOT_IN_KAFKA_PYTHON = gaps(
+    {
+        "ExplainGroupRequest": (0,),
+        "ExplainGroupResponse": (0,),
+        "ConsumerGroupDescribeRequest": (0, 1),
+        "ConsumerGroupDescribeResponse": (0, 1),
+        "ConsumerGroupHeartbeatRequest": (0, 1),
+        "ConsumerGroupHeartbeatResponse": (0, 1),
+    }
+)
 
 # kafka-python gives these fields a shorter name, and the type "set of bits".
 RENAMED = {

@@ -66,6 +66,7 @@ class State(StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+    RECONCILING = "Reconciling"  # of consumer groups only
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,879 @@
+"""A consumer group of KIP-848: a pure state machine.
+
+    Empty        no members
+    Reconciling  some members are on their way to what the newest assignment gives them
+    Stable       everybody has it
+    Dead         gone: deleted, converted, or the shard has moved to another broker
+
+Three numbers drive it.  The *group epoch* grows with every change of members, subscriptions
+or topics.  The *target epoch* is the group epoch for which the assignor has said who should
+have what.  A *member epoch* is how far a member has come.  Heartbeats carry a member from its
+epoch to the target, giving up first (see ``consumer_members.reconcile``).  The assignor runs
+as soon as the epoch grows; Kafka's state Assigning is never seen.
+
+No sockets, no log, no awaiting.  A request is a token; answers are put into ``replies``, what
+must be written first into ``writes``; the owner takes both after each call, writes, and
+reports with ``stored``.  It calls ``tick`` when ``next_deadline`` has passed.
+
+At most one write is under way.  Requests that come meanwhile wait and are served together,
+with one run of the assignor: so a thousand members that start at once cost a few.  A write
+has the newest value of everything that changed; if it fails, the same things are written
+again with the next one, so the log never misses a step for long, and nobody is told what
+is not in it.
+
+Members that still speak the classic protocol are served too (KIP-848, live upgrade): to them
+a member epoch is a generation, and a heartbeat tells them to join again when there is
+something new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from tidelog.clock import Clock
+from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.coordinators import consumer_records as stored_as
+from tidelog.coordinators.assignors import ASSIGNORS, NO_SLOTS, Slot, Slots, Wish
+from tidelog.coordinators.consumer_members import (
+    LEFT,
+    LEFT_FOR_A_WHILE,
+    Beat,
+    BeatResult,
+    Classic,
+    ConsumerLimits,
+    ConsumerMember,
+    Current,
+    MemberState,
+    reconcile,
+)
+from tidelog.coordinators.consumer_records import Dirty, Kind
+from tidelog.coordinators.group import State
+from tidelog.coordinators.members import Join, JoinResult, SyncResult, Token
+from tidelog.coordinators.records import CoordinatorRecord
+from tidelog.coordinators.timeline import Timeline
+from tidelog.coordinators.topic_regex import TopicRegex
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+    decode_consumer,
+    encode_consumer,
+)
+from tidelog.wire.primitives import ProtocolError
+
+_RETRY_MS = 1_000  # after a failed write
+# While something is going on members are asked to come sooner than every five seconds: who
+# waits for a partition cannot be told that it is free.
+_SOON_MS = 500
+_SOON_PER_MEMBER_MS = 2
+_NEWEST_ASSIGNMENT = ConsumerProtocolAssignment.versions[1]
+
+Answer = BeatResult | JoinResult | SyncResult
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerWrite:
+    """Records that must be in the log; ``stored`` says whether they are."""
+
+    records: list[CoordinatorRecord]
+    dirty: frozenset[Dirty]
+    answers: list[tuple[Token, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sync:
+    """A SyncGroup of a classic member."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+
+
+class ConsumerGroup:
+    """See the module."""
+
+    group_type = "consumer"
+    protocol_type = PROTOCOL_TYPE
+
+    def __init__(
+        self,
+        group_id: str,
+        limits: ConsumerLimits,
+        clock: Clock,
+        metadata: Callable[[], ClusterMetadata],
+        new_id: Callable[[], str] = lambda: str(uuid4()),
+    ) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.state = State.EMPTY
+        self.state_since_ms = clock.now_ms()
+        self.epoch = 0
+        self.target_epoch = 0
+        self.metadata_hash = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.static: dict[str, str] = {}  # instance id -> member id
+        self.targets: dict[str, Slots] = {}
+        self.regexes: dict[str, frozenset[str]] = {}  # pattern -> topics
+        self.owners: dict[Slot, str] = {}  # who has a partition, or has not given it up yet
+        self.timeline = Timeline()
+        self.replies: list[tuple[Token, Answer]] = []
+        self.writes: list[ConsumerWrite] = []
+        self._clock = clock
+        self._metadata = metadata
+        self._new_id = new_id
+        self._compiled: dict[str, TopicRegex] = {}
+        self._queue: list[tuple[Beat | Join | _Sync, Token]] = []
+        self._dirty: set[Dirty] = set()
+        self._in_flight: ConsumerWrite | None = None
+        self._cause: str | None = None  # why the epoch must grow
+        self._refresh = False  # topics or subscriptions have changed
+        self._grown_at = 0  # when the epoch grew
+        self._retry_at: int | None = None
+        self._wake_at: int | None = None  # nothing is due before this
+
+    # -- requests ---------------------------------------------------------------
+
+    def consumer_heartbeat(self, beat: Beat, token: Token) -> None:
+        """A member joins, is alive, says what it holds, or leaves."""
+        self._ask(beat, token)
+
+    def join(self, request: Join, token: Token) -> None:
+        """A member that speaks the classic protocol joins, or joins again."""
+        self._ask(request, token)
+
+    def sync(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],  # noqa: ARG002  (the assignor of the group decides)
+        token: Token,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+    ) -> None:
+        """Such a member asks for its assignment; nobody brings one."""
+        self._ask(_Sync(member_id, instance_id, generation, protocol_type, protocol), token)
+
+    def _ask(self, request: Beat | Join | _Sync, token: Token) -> None:
+        member = self.members.get(request.member_id)
+        if member is not None:
+            self._touch(member)  # it is alive, however long the log takes
+        self._queue.append((request, token))
+        self._process()
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A classic member is alive; the answer tells it whether to join again."""
+        try:
+            member = self._classic_member(member_id, instance_id, generation)
+        except ApiError as error:
+            return error.code
+        self._touch(member)
+        waits = member.state is MemberState.UNRELEASED and not all(
+            self._is_free(slot, member) for slot in self._target(member) - member.assigned
+        )
+        if member.reconciled(self.epoch) or (waits and member.epoch == self.epoch):
+            return ErrorCode.NONE
+        if member.act_by is None:
+            self._act_by(member)
+        return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def leave(self, member_id: str, instance_id: str | None = None, reason: str = "") -> ErrorCode:
+        """A classic member leaves, or an operator removes a member (LeaveGroup)."""
+        if self.state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if instance_id is not None and not member_id:
+            member_id = self.static.get(instance_id, "")
+        try:
+            member = self._find(member_id, instance_id)
+        except ApiError as error:
+            return error.code
+        self._remove(member, "left", reason or "it left the group")
+        self._process()
+        return ErrorCode.NONE
+
+    def may_commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
+        """May this member commit offsets now?"""
+        if epoch < 0 and not self.members:
+            return ErrorCode.NONE  # somebody who assigns partitions by hand
+        try:
+            member = self._find(member_id, instance_id)
+        except ApiError as error:
+            return error.code
+        if member.epoch != epoch:
+            return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
+        if member.classic:
+            self._touch(member)
+        return ErrorCode.NONE
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """May this member read the committed offsets?"""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE  # somebody who looks from outside
+        member = self.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member.epoch == epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+    # -- serving what has come --------------------------------------------------
+
+    def _process(self) -> None:
+        """Serve whoever waits, and write what has changed."""
+        if self._in_flight is not None or self.state is State.DEAD:
+            return
+        served: list[tuple[Beat | Join | _Sync, Token]] = []
+        answers: list[tuple[Token, Answer]] = []
+        queue, self._queue = self._queue, []
+        for request, token in queue:
+            try:
+                taken = self._take(request)
+            except ApiError as error:
+                self.replies.append((token, _refused(request, error)))
+                continue
+            if isinstance(taken, (Beat, Join, _Sync)):
+                served.append((taken, token))
+            else:
+                answers.append((token, taken))
+        self._grow()
+        for request, token in served:
+            try:
+                answers.append((token, self._serve(request)))
+            except ApiError as error:
+                answers.append((token, _refused(request, error)))
+        self._become()
+        if self._dirty:
+            self._write(answers)
+        else:
+            self.replies += answers
+
+    def _take(self, request: Beat | Join | _Sync) -> Answer | Beat | Join | _Sync:
+        """First, before the assignor runs: who is there, and what it wants to read.
+
+        Gives the answer, or the request if it is to be served after the assignor.
+        """
+        if isinstance(request, _Sync):
+            return request
+        if isinstance(request, Join):
+            return self._take_join(request)
+        if request.epoch in (LEFT, LEFT_FOR_A_WHILE):
+            return self._take_leave(request)
+        if request.regex and request.regex not in self._compiled:
+            TopicRegex(request.regex)  # a bad one is refused before anything has changed
+        if request.epoch == 0:
+            request = self._take_new(request)
+        else:
+            member = self._find(request.member_id, request.instance_id)
+            self._check_epoch(member, request)
+        self._subscribe(request)
+        return request
+
+    def _take_leave(self, beat: Beat) -> BeatResult:
+        member = self._find(beat.member_id, beat.instance_id)
+        if beat.epoch == LEFT:
+            self._remove(member, "left", "it left the group")
+        else:
+            # Static: what it had is kept for it until its session is over.
+            self._set_current(
+                member, Current(LEFT_FOR_A_WHILE, MemberState.STABLE, member.assigned)
+            )
+            self._touch(member)
+            self._note("away", member, "the static member stopped; its place is kept")
+        return BeatResult(ErrorCode.NONE, None, beat.member_id, beat.epoch)
+
+    def _take_new(self, beat: Beat) -> Beat:
+        """Somebody joins, or joins again after it was fenced."""
+        member_id = beat.member_id or self._new_id()
+        beat = replace(beat, member_id=member_id)
+        known = self.members.get(self.static.get(beat.instance_id or "", ""))
+        if known is not None and known.member_id != member_id:
+            if known.classic is None and known.epoch != LEFT_FOR_A_WHILE:
+                raise ApiError(
+                    ErrorCode.UNRELEASED_INSTANCE_ID,
+                    f"instance {beat.instance_id!r} is still in use by member {known.member_id}",
+                )
+            self._replace_static(known, member_id)
+        elif known is not None and known.epoch == LEFT_FOR_A_WHILE:
+            self._set_current(known, Current(0, MemberState.STABLE, known.assigned))
+        elif member_id not in self.members:
+            self._add(member_id, beat.instance_id, beat.client_id, beat.client_host)
+        return beat
+
+    def _check_epoch(self, member: ConsumerMember, beat: Beat) -> None:
+        if member.classic is not None:
+            message = f"member {member.member_id} speaks the classic protocol"
+            raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, message)
+        if beat.epoch == member.epoch:
+            return
+        # It may have missed our last answer.  Then it holds nothing that is not its own.
+        late = beat.epoch == member.previous_epoch and beat.owned is not None
+        if not late or not (beat.owned or NO_SLOTS) <= member.assigned:
+            message = f"epoch {beat.epoch} is not that of the member, {member.epoch}: join again"
+            raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, message)
+
+    def _subscribe(self, beat: Beat) -> None:
+        """Take over what the member says about itself."""
+        member = self.members[beat.member_id]
+        said = {
+            "rack_id": beat.rack_id,
+            "client_id": beat.client_id or None,
+            "client_host": beat.client_host or None,
+            "topics": beat.topics,
+            "regex": beat.regex,
+            "assignor": beat.assignor,
+            "rebalance_ms": beat.rebalance_ms if beat.rebalance_ms != -1 else None,
+        }
+        before = member.topics, member.regex or None, member.assignor
+        changes = {k: v for k, v in said.items() if v is not None and getattr(member, k) != v}
+        if member.classic is not None:
+            member.classic, member.act_by = None, None
+            self._dirty.add((Kind.MEMBER, member.member_id))
+        for name, value in changes.items():
+            setattr(member, name, value)
+        if changes:
+            self._dirty.add((Kind.MEMBER, member.member_id))
+        self._subscribed(member, before)
+
+    def _subscribed(
+        self, member: ConsumerMember, before: tuple[frozenset[str], str | None, str | None]
+    ) -> None:
+        """The epoch grows if a member reads other topics than before."""
+        self._touch(member)
+        if (member.topics, member.regex or None) != before[:2]:
+            self._refresh = True
+            self._because(f"a member changed its subscription: {member.shown}")
+        elif member.assignor != before[2]:
+            self._because(f"a member asks for the assignor {member.assignor}: {member.shown}")
+
+    def _serve(self, request: Beat | Join | _Sync) -> Answer:
+        """Afterwards: the next step towards the target."""
+        if isinstance(request, _Sync):
+            return self._serve_sync(request)
+        if isinstance(request, Join):
+            return self._serve_join(request)
+        member = self.members.get(request.member_id)
+        if member is None:
+            raise _unknown(request.member_id)
+        before = member.assigned
+        self._step(member, request.owned)
+        given = None
+        if request.full or member.assigned != before:
+            given = member.assigned
+        return BeatResult(
+            ErrorCode.NONE, None, member.member_id, member.epoch, self._interval(), given
+        )
+
+    def _interval(self) -> int:
+        usual = self.limits.heartbeat_ms
+        if self.state is State.STABLE and self._now() - self._grown_at > 2 * usual:
+            return usual
+        return min(usual, _SOON_MS + _SOON_PER_MEMBER_MS * len(self.members))
+
+    # -- classic members --------------------------------------------------------
+
+    def _take_join(self, request: Join) -> JoinResult | Join:
+        known = self.members.get(self.static.get(request.instance_id or "", ""))
+        is_member = request.member_id in self.members or (
+            known is not None and not request.member_id
+        )
+        if not is_member:
+            self._check_room()
+        self._check_protocols(request)
+        subscription = _subscription(request)
+        member_id = request.member_id or f"{request.client_id[:250]}-{self._new_id()}"
+        if not request.member_id and request.instance_id is None and request.id_first:
+            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        if request.instance_id is not None and request.member_id:
+            self._find(request.member_id, request.instance_id)
+        elif known is not None:
+            self._replace_static(known, member_id)
+        elif member_id not in self.members:
+            self._add(member_id, request.instance_id, request.client_id, request.client_host)
+        member = self.members[member_id]
+        before = member.topics, member.regex or None, member.assignor
+        member.classic = Classic(request.session_ms, request.protocols)
+        member.rebalance_ms = request.rebalance_ms
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.topics, member.regex = frozenset(subscription.topics), None
+        member.rack_id = subscription.rack_id or member.rack_id
+        self._dirty.add((Kind.MEMBER, member_id))
+        self._subscribed(member, before)
+        return replace(request, member_id=member_id)
+
+    def _check_protocols(self, request: Join) -> None:
+        """A classic member must be a consumer, and share a protocol with the others."""
+        names = {name for name, _ in request.protocols}
+        for member in self.members.values():
+            if member.classic is not None and member.member_id != request.member_id:
+                names &= {name for name, _ in member.classic.protocols}
+        if request.protocol_type != PROTOCOL_TYPE or not names:
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def _serve_join(self, request: Join) -> JoinResult:
+        member = self.members.get(request.member_id)
+        if member is None or member.classic is None:
+            raise _unknown(request.member_id)
+        topics = self._metadata().topics
+        owned = frozenset(
+            (topics[row.topic].topic_id, index)
+            for row in _subscription(request).owned_partitions
+            if row.topic in topics
+            for index in row.partitions
+        )
+        self._step(member, owned)
+        self._act_by(member)  # to sync
+        return JoinResult(
+            ErrorCode.NONE,
+            member.member_id,
+            member.epoch,
+            PROTOCOL_TYPE,
+            member.classic.protocols[0][0],
+        )
+
+    def _serve_sync(self, request: _Sync) -> SyncResult:
+        member = self._classic_member(request.member_id, request.instance_id, request.generation)
+        assert member.classic is not None
+        protocol = member.classic.protocols[0][0]
+        if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol not in (
+            None,
+            protocol,
+        ):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if self.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
+            self._act_by(member)
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.act_by = None
+        if member.state is MemberState.UNREVOKED:
+            self._act_by(member)
+        return SyncResult(ErrorCode.NONE, self.classic_assignment(member), PROTOCOL_TYPE, protocol)
+
+    def classic_assignment(self, member: ConsumerMember) -> bytes:
+        """What a member has, as classic members are told it."""
+        names = self._metadata().topic_names
+        found: dict[str, list[int]] = {}
+        for topic_id, index in sorted(member.assigned):
+            if topic_id in names:
+                found.setdefault(names[topic_id], []).append(index)
+        version = _NEWEST_ASSIGNMENT
+        if member.classic is not None:
+            # The version in which it speaks is one that it understands.
+            said = int.from_bytes(member.classic.protocols[0][1][:2], "big", signed=True)
+            version = min(max(said, 0), version)
+        rows = [TopicPartitions(topic=name, partitions=found[name]) for name in found]
+        return encode_consumer(ConsumerProtocolAssignment(assigned_partitions=rows), version)
+
+    def _classic_member(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ConsumerMember:
+        member = self._find(member_id, instance_id)
+        if member.classic is None:
+            raise _unknown(member_id)
+        if member.epoch != generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        return member
+
+    @property
+    def downgrades(self) -> bool:
+        """Are only classic members left, so that it should be a classic group again?"""
+        return (
+            self.limits.downgrade
+            and self.state is not State.DEAD
+            and bool(self.members)
+            and all(member.classic is not None for member in self.members.values())
+        )
+
+    # -- members ----------------------------------------------------------------
+
+    def _check_room(self) -> None:
+        if len(self.members) >= self.limits.max_size:
+            most = self.limits.max_size
+            message = f"the group has {most} members, the most that group.consumer.max.size allows"
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+
+    def _add(
+        self, member_id: str, instance_id: str | None, client_id: str, client_host: str
+    ) -> None:
+        self._check_room()
+        member = ConsumerMember(
+            member_id, instance_id, client_id=client_id, client_host=client_host
+        )
+        self._insert(member)
+        self._dirty |= {(Kind.MEMBER, member_id), (Kind.CURRENT, member_id)}
+        self._refresh = True
+        self._note("joined", member, member.shown)
+        self._because(f"a new member joined: {member.shown}")
+
+    def _insert(self, member: ConsumerMember) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+
+    def _replace_static(self, old: ConsumerMember, member_id: str) -> None:
+        """A static member came back under another member id: it takes its own old place."""
+        new = replace(
+            old,
+            member_id=member_id,
+            epoch=0,
+            previous_epoch=0,
+            state=MemberState.STABLE,
+            revoking=NO_SLOTS,
+            act_by=None,
+        )
+        self._set_current(old, Current(old.epoch, old.state, NO_SLOTS))
+        del self.members[old.member_id]
+        self._insert(new)
+        self.owners.update(dict.fromkeys(new.assigned, member_id))
+        if old.member_id in self.targets:
+            self.targets[member_id] = self.targets.pop(old.member_id)
+        for kind in (Kind.MEMBER, Kind.TARGET, Kind.CURRENT):
+            self._dirty |= {(kind, old.member_id), (kind, member_id)}
+        self._note("replaced", new, f"the static member restarted; it was {old.member_id}")
+
+    def _remove(self, member: ConsumerMember, kind: str, cause: str) -> None:
+        self._set_current(member, Current(member.epoch, member.state, NO_SLOTS))
+        del self.members[member.member_id]
+        self.targets.pop(member.member_id, None)
+        if member.instance_id is not None:
+            self.static.pop(member.instance_id, None)
+        for record in (Kind.MEMBER, Kind.TARGET, Kind.CURRENT):
+            self._dirty.add((record, member.member_id))
+        self._refresh = True
+        self._note(kind, member, cause)
+        self._because(f"a member {kind}: {member.shown}: {cause}")
+
+    def _find(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        if self.state is State.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if instance_id is not None:
+            known = self.static.get(instance_id)
+            if known is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no instance {instance_id!r}")
+            if known != member_id:
+                message = f"instance {instance_id!r} is now member {known}"
+                raise ApiError(ErrorCode.FENCED_INSTANCE_ID, message)
+        member = self.members.get(member_id)
+        if member is None:
+            raise _unknown(member_id)
+        return member
+
+    # -- epochs and assignments -------------------------------------------------
+
+    def refresh(self) -> None:
+        """Topics have changed: perhaps there is more or less to read."""
+        self._refresh = True
+        self._process()
+
+    def _because(self, cause: str) -> None:
+        self._cause = self._cause or cause
+
+    def _grow(self) -> None:
+        """A new epoch, if there is cause for one, and a target assignment for it."""
+        if self._refresh:
+            self._refresh = False
+            self._look_up_topics()
+        if self._cause is None and (self.target_epoch == self.epoch or not self.members):
+            return
+        if self._cause is not None:
+            self.epoch += 1
+            self._grown_at = self._now()
+            self._dirty.add((Kind.GROUP, ""))
+            self._note("epoch", None, self._cause)
+            self._cause = None
+        if self.members:
+            self._assign()
+
+    def _look_up_topics(self) -> None:
+        topics = self._metadata().topics
+        used = {m.regex for m in self.members.values() if m.regex}
+        for pattern in self.regexes.keys() - used:
+            del self.regexes[pattern]
+            self._compiled.pop(pattern, None)
+            self._dirty.add((Kind.REGEX, pattern))
+        for pattern in used:
+            found = self._match(pattern, topics)
+            if self.regexes.get(pattern) != found:
+                self.regexes[pattern] = found
+                self._dirty.add((Kind.REGEX, pattern))
+        digest = hashlib.blake2b(digest_size=8)
+        for name in sorted(self.subscribed()):
+            if name in topics:
+                digest.update(topics[name].topic_id)
+                digest.update(len(topics[name].partitions).to_bytes(4, "big"))
+        value = int.from_bytes(digest.digest(), "big", signed=True) if self.members else 0
+        if value != self.metadata_hash:
+            self.metadata_hash = value
+            self._because("topics have changed")
+
+    def _match(self, pattern: str, topics: Mapping[str, TopicInfo]) -> frozenset[str]:
+        if pattern not in self._compiled:
+            try:
+                self._compiled[pattern] = TopicRegex(pattern)
+            except ApiError:
+                # Kafka has written it, and knows more of RE2: what it found stays.
+                return self.regexes.get(pattern, frozenset())
+        matches = self._compiled[pattern].matches
+        # Nobody means the broker's own topics; reading __consumer_offsets while
+        # committing to it would never end.
+        return frozenset(n for n, t in topics.items() if not t.internal and matches(n))
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """The names of the topics that a member wants to read."""
+        return member.topics | self.regexes.get(member.regex or "", frozenset())
+
+    def subscribed(self) -> set[str]:
+        """The topics that members ask for."""
+        found: set[str] = set()
+        for member in self.members.values():
+            found |= self.topics_of(member)
+        return found
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members ask for."""
+        votes = Counter(m.assignor for m in self.members.values() if m.assignor)
+        names = self.limits.assignors
+        known = [name for name in votes if name in names]
+        if not known:
+            return names[0]
+        return max(known, key=lambda name: (votes[name], -names.index(name)))
+
+    def _assign(self) -> None:
+        topics = self._metadata().topics
+        sizes = {
+            topics[name].topic_id: len(topics[name].partitions)
+            for name in self.subscribed()
+            if name in topics
+        }
+        ids: dict[frozenset[str], frozenset[bytes]] = {}
+        wishes = {}
+        for member_id, member in self.members.items():
+            names = self.topics_of(member)
+            if names not in ids:
+                ids[names] = frozenset(topics[name].topic_id for name in names if name in topics)
+            owned = self.targets.get(member_id, NO_SLOTS)
+            wishes[member_id] = Wish(ids[names], owned, member.instance_id)
+        result = ASSIGNORS[self.assignor](wishes, sizes)
+        for member_id, slots in result.items():
+            if self.targets.get(member_id) != slots:
+                self.targets[member_id] = slots
+                self._dirty.add((Kind.TARGET, member_id))
+        self.target_epoch = self.epoch
+        self._dirty.add((Kind.TARGET_EPOCH, ""))
+
+    def _target(self, member: ConsumerMember) -> Slots:
+        return self.targets.get(member.member_id, NO_SLOTS)
+
+    def _is_free(self, slot: Slot, member: ConsumerMember) -> bool:
+        return self.owners.get(slot, member.member_id) == member.member_id
+
+    def _step(self, member: ConsumerMember, owned: Slots | None) -> None:
+        """The next step of a member towards its target."""
+        new = reconcile(
+            member,
+            self._target(member),
+            self.target_epoch,
+            owned,
+            lambda slot: self._is_free(slot, member),
+        )
+        waited = member.state is MemberState.UNREVOKED
+        self._set_current(member, new)
+        if new.state is not MemberState.UNREVOKED:
+            member.act_by = None
+        elif not waited or member.act_by is None:
+            self._act_by(member)
+
+    def _set_current(self, member: ConsumerMember, new: Current) -> None:
+        if new == (member.epoch, member.state, member.assigned, member.revoking):
+            return
+        for slot in member.assigned | member.revoking:
+            if self.owners.get(slot) == member.member_id:
+                del self.owners[slot]
+        self.owners.update(dict.fromkeys(new.assigned | new.revoking, member.member_id))
+        if new.epoch != member.epoch:
+            member.previous_epoch = member.epoch
+        member.epoch, member.state, member.assigned, member.revoking = new
+        self._dirty.add((Kind.CURRENT, member.member_id))
+
+    # -- the log ----------------------------------------------------------------
+
+    def _write(self, answers: list[tuple[Token, Answer]]) -> None:
+        dirty, self._dirty = frozenset(self._dirty), set()
+        write = ConsumerWrite(stored_as.records(self, dirty), dirty, answers)
+        self._in_flight = write
+        self._retry_at = None
+        self.writes.append(write)
+
+    def stored(self, write: ConsumerWrite, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Records of ours are in the log, or could not be written."""
+        if write is self._in_flight:
+            self._in_flight = None
+        if not error:
+            self.replies += write.answers
+            self._process()
+            return
+        self.replies += [(token, _failed(answer, error)) for token, answer in write.answers]
+        if self.state is not State.DEAD:
+            self._dirty |= write.dirty
+            self._retry_at = self._now() + _RETRY_MS
+            self._wake(self._retry_at)
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Be what a record says."""
+        stored_as.replay(self, record)
+
+    def loaded(self) -> None:
+        """The whole shard is replayed: sessions begin now."""
+        self.owners.clear()
+        for member in self.members.values():
+            self.owners.update(dict.fromkeys(member.assigned | member.revoking, member.member_id))
+            self._touch(member)
+            if member.state is MemberState.UNREVOKED:
+                self._act_by(member)
+        self._note("loaded", None, "the coordinator read it from the log")
+        self.refresh()
+        self._become()
+
+    def save(self, *, was_classic: bool = False) -> None:
+        """Write everything: the group has just been made from a classic one."""
+        self._dirty |= stored_as.everything(self)
+        if was_classic:
+            self._dirty.add((Kind.CLASSIC, ""))
+        self._process()
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """The records that delete everything that the log says about the group."""
+        return stored_as.tombstones(self)
+
+    def unload(self, error: ErrorCode) -> None:
+        """The shard has moved, or the group is gone: nobody waits any longer."""
+        self.state = State.DEAD
+        if self._in_flight is not None and self._in_flight in self.writes:
+            self.writes.clear()
+            self.stored(self._in_flight, error)
+        queue, self._queue = self._queue, []
+        for request, token in queue:
+            self.replies.append((token, _refused(request, ApiError(error))))
+        self.members.clear()
+        self.static.clear()
+        self.targets.clear()
+        self.owners.clear()
+        self._dirty.clear()
+        self._wake_at = self._retry_at = None
+
+    # -- time -------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """Nothing is due before this; ``tick`` then says when to look again."""
+        return self._wake_at
+
+    def tick(self) -> None:
+        """Let everything happen whose time has come."""
+        if self.state is State.DEAD:
+            return
+        now = self._now()
+        for member in list(self.members.values()):
+            if member.deadline <= now:
+                self._remove(member, "expired", f"no heartbeat for {self._session(member)} ms")
+            elif member.act_by is not None and member.act_by <= now:
+                what = "give up its partitions"
+                if member.classic is not None:
+                    what = "join again"
+                cause = f"it did not {what} within {member.rebalance_ms} ms"
+                self._remove(member, "removed", cause)
+        if self._retry_at is not None and self._retry_at <= now:
+            self._retry_at = None
+        self._process()
+        self._wake_at = min(self._deadlines(), default=None)
+
+    def _deadlines(self) -> Iterable[int]:
+        for member in self.members.values():
+            yield member.deadline
+            if member.act_by is not None:
+                yield member.act_by
+        if self._retry_at is not None:
+            yield self._retry_at
+
+    def _session(self, member: ConsumerMember) -> int:
+        return self.limits.session_ms if member.classic is None else member.classic.session_ms
+
+    def _touch(self, member: ConsumerMember) -> None:
+        """The member is alive: its session begins anew."""
+        member.deadline = self._now() + self._session(member)
+        self._wake(member.deadline)
+
+    def _act_by(self, member: ConsumerMember) -> None:
+        member.act_by = self._now() + max(member.rebalance_ms, 0)
+        self._wake(member.act_by)
+
+    def _wake(self, deadline: int) -> None:
+        # A deadline that moves away leaves an early tick behind, which finds nothing to do.
+        if self._wake_at is None or deadline < self._wake_at:
+            self._wake_at = deadline
+
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # -- small things -----------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Is there somebody of whom nothing is written yet?"""
+        return bool(self._queue) or self._in_flight is not None
+
+    @property
+    def untouched(self) -> bool:
+        """Nobody was ever in it: a request that led to nothing made it."""
+        return self.epoch == 0 and not self.members and not self.pending
+
+    def _become(self) -> None:
+        state = State.STABLE
+        if not self.members:
+            state = State.EMPTY
+        elif not all(m.reconciled(self.target_epoch) for m in self.members.values()):
+            state = State.RECONCILING
+        if state is not self.state:
+            self.state = state
+            self.state_since_ms = self._clock.now_ms()
+            if state is State.STABLE:
+                self._note("stable", None, "every member has its assignment")
+            elif state is State.EMPTY:
+                self._note("empty", None, "the last member is gone")
+
+    def _note(self, kind: str, member: ConsumerMember | None, cause: str) -> None:
+        member_id = member.member_id if member is not None else ""
+        self.timeline.add(self._clock.now_ms(), kind, self.epoch, member_id, cause)
+
+
+def _unknown(member_id: str) -> ApiError:
+    message = f"{member_id!r} is not a member of the group: join again with epoch 0"
+    return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
+def _subscription(request: Join) -> ConsumerProtocolSubscription:
+    try:
+        return decode_consumer(ConsumerProtocolSubscription, request.protocols[0][1])
+    except ProtocolError as error:
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, error.message) from error
+
+
+def _refused(request: Beat | Join | _Sync, error: ApiError) -> Answer:
+    if isinstance(request, Join):
+        return JoinResult(error.code, request.member_id)
+    if isinstance(request, _Sync):
+        return SyncResult(error.code)
+    return BeatResult(error.code, error.message)
+
+
+def _failed(answer: Answer, error: ErrorCode) -> Answer:
+    """The answer to give if what it says could not be written."""
+    if isinstance(answer, JoinResult):
+        return JoinResult(error, answer.member_id)
+    if isinstance(answer, SyncResult):
+        return SyncResult(error)
+    return BeatResult(error)
