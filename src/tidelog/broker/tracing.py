@@ -5,6 +5,8 @@
 
 A line for each API and its topics the first time that a connection uses them: not one for
 each request, which nobody could read.  Only with -v does a request come through here.
+
+What a client sends is in these lines, so they are bounded, and of printable characters only.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from weakref import WeakKeyDictionary
 from tidelog.broker.dispatch import REGISTRY
 from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import REQUEST_PREFIX, skip_tags
+from tidelog.wire.hot import TopicRef, decode_produce
+from tidelog.wire.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -27,6 +31,8 @@ log = logging.getLogger(__name__)
 Dispatch = Callable[["Connection", memoryview], None]
 
 _SHOWN_TOPICS = 5
+_SHOWN_NAME = 249  # characters: the longest name of a topic
+_MOST_LINES = 200  # of one connection
 
 
 def traced(dispatch: Dispatch, broker: Broker) -> Dispatch:
@@ -38,8 +44,9 @@ def traced(dispatch: Dispatch, broker: Broker) -> Dispatch:
             line = _line(broker, data)
         except Exception:
             line = ""  # the dispatcher says what is wrong with it
-        if line and line not in told.setdefault(connection, set()):
-            told[connection].add(line)
+        lines = told.setdefault(connection, set())
+        if line and line not in lines and len(lines) < _MOST_LINES:
+            lines.add(line)
             log.debug("%s %s", connection.peer, line)
         dispatch(connection, data)
 
@@ -50,24 +57,33 @@ def _line(broker: Broker, data: memoryview) -> str:
     """``(client id): API version: topics``."""
     key, version, _, size = REQUEST_PREFIX.unpack_from(data)
     api, start = REGISTRY[key], REQUEST_PREFIX.size
-    client_id = bytes(data[start : start + max(size, 0)]).decode("utf-8", "replace")
+    low, high = api.versions
+    if not low <= version <= high:
+        return ""
+    client_id = _printable(bytes(data[start : start + max(size, 0)]).decode("utf-8", "replace"))
     start += max(size, 0)
     if version >= api.request.flexible:
         start = skip_tags(data, start)
-    message, _ = decoder(api.request, version)(data, start)
-    names = sorted({_name(broker, row) for row in _topics(message)})
+    message = None
+    rows: list[Any]
+    if api.request is ProduceRequest:  # the only one that is not limited to a mebibyte
+        rows = [topic for topic, _ in decode_produce(data, start, version)[3]]
+    else:
+        message, _ = decoder(api.request, version)(data, start)
+        rows = _topics(message)
+    names = sorted({_printable(_name(broker, row)) for row in rows})
     shown = ", ".join(names[:_SHOWN_TOPICS])
     if len(names) > _SHOWN_TOPICS:
         shown += f" and {len(names) - _SHOWN_TOPICS} more"
     software = getattr(message, "client_software_name", "")
     if software:
-        shown = f"{software} {message.client_software_version}"
+        shown = _printable(f"{software} {getattr(message, 'client_software_version', '')}")
     return f"({client_id}): {api.name} v{version}" + (f": {shown}" if shown else "")
 
 
 def _topics(message: Any) -> list[Any]:
     """The part of a request that names topics."""
-    for name in ("topic_data", "topics", "topic_names", "topic_partitions"):
+    for name in ("topics", "topic_names", "topic_partitions"):
         rows = getattr(message, name, None)
         if rows:
             return list(rows)
@@ -75,10 +91,15 @@ def _topics(message: Any) -> list[Any]:
 
 
 def _name(broker: Broker, row: Any) -> str:
-    if isinstance(row, str):
-        return row
-    name = getattr(row, "name", None) or getattr(row, "topic", None)
-    if not name:  # newer versions name a topic by its id
-        known = broker.metadata.topic_by_id(row.topic_id)
-        name = known.name if known else "a topic that is not there"
-    return str(name)
+    if isinstance(row, (str, bytes)):
+        ref: TopicRef = row
+    else:
+        ref = getattr(row, "name", None) or getattr(row, "topic", None) or row.topic_id
+    if isinstance(ref, str):
+        return ref
+    known = broker.metadata.topic_by_id(ref)  # newer versions name a topic by its id
+    return known.name if known else "a topic that is not there"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_SHOWN_NAME])
