@@ -191,7 +191,9 @@ def test_damage_is_told_and_changes_nothing(tmp_path: Path) -> None:
             whole, batches = path.read_bytes(), read_segment(path)
         log.high_watermark = log.recovery_point = log.end_offset
         data = bytearray(whole)
-        at = rng.randrange(len(data))
+        # Anywhere, or in a base offset: that is not under the CRC.
+        base_offset = rng.choice(batches).position + rng.randrange(8)
+        at = rng.choice((rng.randrange(len(data)), base_offset))
         data[at] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
         before = {p.name: p.read_bytes() for p in path.parent.glob("*.log")}

@@ -189,8 +189,11 @@ class _Cleaning:
 
     # -- reading ----------------------------------------------------------------
 
-    def _chunks(self, base: int, size: int) -> Iterator[Chunk]:
-        """The batches of a segment, checked, as many at a time as fit into the buffer."""
+    def _chunks(self, base: int, limit: int, size: int) -> Iterator[Chunk]:
+        """The batches of a segment, checked, as many at a time as fit into the buffer.
+
+        ``limit`` is the offset where the segment ends.
+        """
         path, unpack = self._path(base), HEADER.unpack_from
         position, wanted, expected = 0, self.job.chunk_bytes, base
         fd = os.open(path, os.O_RDONLY)
@@ -214,8 +217,8 @@ class _Cleaning:
                         break
                     if crc32c(view[pos + 21 : end]) != fields[4]:
                         raise CorruptLog(f"{path}: the CRC of the batch at byte {where} is wrong")
-                    if fields[0] < expected or fields[6] < 0:
-                        message = f"offset {fields[0]} at byte {where} is out of order"
+                    if not expected <= fields[0] <= fields[0] + fields[6] < limit:
+                        message = f"offset {fields[0]} at byte {where} does not belong there"
                         raise CorruptLog(f"{path}: {message}")
                     expected = fields[0] + fields[6] + 1
                     batches.append((pos, _as_header(BatchHeader, fields)))
@@ -248,8 +251,8 @@ class _Cleaning:
         dirty = [row for row in job.segments if row[1] > job.first_dirty]
         transactions = Transactions(self.aborted, dirty[0][0] if dirty else 0)
         first, offsets = job.first_dirty, self.offsets
-        for base, _, size in dirty:
-            for chunk in self._chunks(base, size):
+        for row in dirty:
+            for chunk in self._chunks(*row):
                 for pos, header in chunk.batches:
                     if header.attributes & CONTROL:
                         transactions.discards_marker(header, _marker(chunk, pos, header))
@@ -284,8 +287,8 @@ class _Cleaning:
         self.transactions.left = []
         output = _Output(self.job, bases[0], self.throttle)
         changed = len(bases) > 1
-        for base, _, size in group:
-            for chunk in self._chunks(base, size):
+        for row in group:
+            for chunk in self._chunks(*row):
                 changed |= self._clean_chunk(chunk, output)
         output.finish(self.transactions.left, self._path(bases[-1]), keep=changed)
         after = output.segment.size

@@ -21,6 +21,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from dataclasses import asdict
 from typing import Any
 
@@ -52,6 +53,8 @@ def _work(job: Job) -> None:
         _answer("corrupt", str(error))
     except OSError as error:
         _answer("failed", f"{error.strerror or error}: {error.filename or job.directory}")
+    except Exception as error:  # tried again and again it would only fail again
+        _answer("corrupt", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
 def _answer(kind: str, value: Any) -> None:
