@@ -122,6 +122,7 @@ class ClassicGroup:
         self._initial_left = -1  # of the first rebalance: ms by which it may still be put off
         self._newcomers = False  # ... and whether somebody came since it was
         self._sync_deadline: int | None = None
+        self._unsynced: set[str] = set()  # members that have not asked for their assignment
         self._storing = False  # the leader's assignment is being written
         self._wake_at: int | None = None  # nothing is due before this
 
@@ -282,6 +283,9 @@ class ClassicGroup:
             self._insert(member)
         if old_leader == old_id:
             self.leader = member_id
+        if old_id in self._unsynced:
+            self._unsynced.remove(old_id)
+            self._unsynced.add(member_id)
         self._note("replaced", old, f"the static member restarted; {old_id} is fenced")
         if self.state is State.STABLE and same_topics and self._select_protocol() == self.protocol:
             self._touch(old)
@@ -372,8 +376,8 @@ class ClassicGroup:
         self._note("generation", None, f"{count}, protocol {self.protocol}")
         self._sync_deadline = self._now() + self._rebalance_timeout()
         self._wake(self._sync_deadline)
+        self._unsynced = set(self.members)
         for member in self.members.values():
-            member.synced = False
             if member.join_token is not None:
                 token, member.join_token = member.join_token, None
                 member.is_new = False
@@ -453,8 +457,8 @@ class ClassicGroup:
                 self._write({name: assignments.get(name, b"") for name in self.members})
 
     def _has_synced(self, member: Member) -> None:
-        member.synced = True
-        if self._sync_deadline is not None and all(m.synced for m in self.members.values()):
+        self._unsynced.discard(member.member_id)
+        if not self._unsynced:
             self._sync_deadline = None
 
     def _assigned(self, member: Member) -> SyncResult:
@@ -535,6 +539,7 @@ class ClassicGroup:
     def _remove(self, member: Member, kind: str, cause: str) -> None:
         self._refuse_parked(member, ErrorCode.UNKNOWN_MEMBER_ID)
         del self.members[member.member_id]
+        self._unsynced.discard(member.member_id)
         self._supported.subtract(member.protocol_names)
         if member.instance_id is not None:
             del self.static[member.instance_id]
@@ -564,7 +569,7 @@ class ClassicGroup:
             self._join_timed_out()
         if self._sync_deadline is not None and self._sync_deadline <= now:
             self._sync_deadline = None
-            late = [m for m in self.members.values() if not m.synced]
+            late = [m for m in self.members.values() if m.member_id in self._unsynced]
             for member in late:
                 self._remove(member, "removed", "it did not ask for its assignment in time")
             if late:

@@ -83,7 +83,6 @@ class Member:
     join_token: Token | None = None
     sync_token: Token | None = None
     is_new: bool = False  # has not been in any generation yet
-    synced: bool = True  # has asked for its assignment in this generation
     deadline: int = field(default=0)  # when it is taken for dead
 
     def metadata(self, protocol: str | None) -> bytes:
