@@ -10,6 +10,7 @@ from raw_client import batch_of, now_ms
 
 from tidelog.broker.broker import Broker
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.log.flush import Flush
 
 
 def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
@@ -208,5 +209,25 @@ def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, mo
         put(partition)
         replicas.flush_later(partition, 1)
         await until(lambda: partition.log.recovery_point == 2)
+
+    asyncio.run(with_broker(tmp_path, scenario))
+
+
+def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
+    """Any error must leave the log so that the next flush can begin."""
+
+    async def scenario(replicas, partition):
+        put(partition)
+        with monkeypatch.context() as broken:
+
+            def no_memory(flush):
+                raise MemoryError
+
+            broken.setattr(Flush, "carry_out", no_memory)
+            with pytest.raises(MemoryError):
+                replicas.flush_now(partition)
+        assert partition.log.flush_failed
+        await until(lambda: partition.log.recovery_point == 1)
+        assert not partition.log.flush_failed
 
     asyncio.run(with_broker(tmp_path, scenario))

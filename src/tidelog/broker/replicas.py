@@ -196,7 +196,7 @@ class Replicas:
                 self._settle(partition)
         try:
             partition.log.flush()
-        except OSError:
+        except BaseException:
             self.flush_later(partition, _RETRY_FLUSH_MS)
             raise
         partition.flushed()

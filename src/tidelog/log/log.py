@@ -242,7 +242,7 @@ class Log:
         flush = self.begin_flush()
         try:
             flush.carry_out()
-        except OSError as error:
+        except BaseException as error:
             self.end_flush(flush, error)
             raise
         self.end_flush(flush)
