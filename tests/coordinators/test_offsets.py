@@ -8,6 +8,7 @@ from tidelog.coordinators.offsets import (
     Removal,
     Usage,
     commit_record,
+    encode_commit,
     removal_record,
 )
 
@@ -94,3 +95,12 @@ def test_a_retention_time_of_the_client():
     assert found.get("t", 0) == committed
     assert found.expired(NOW + HOUR - 1, None, EMPTY, lambda *_: 0) == []
     assert len(found.expired(NOW + HOUR, None, EMPTY, lambda *_: 0)) == 1
+
+
+@pytest.mark.parametrize("expire", [-1, NOW])
+@pytest.mark.parametrize("metadata", ["", "seen", "é漢🌊" * 300])
+def test_the_quick_encoder_writes_the_same_bytes(metadata, expire):
+    for offset, epoch in ((0, -1), (2**63 - 1, 2**31 - 1), (7, 0)):
+        committed = Committed(offset, epoch, metadata, NOW, expire)
+        record = commit_record("group é", "topic", 3, committed)
+        assert encode_commit("group é", "topic", 3, committed) == record.encode()

@@ -9,13 +9,22 @@ became empty (KIP-211).  What was removed, when and why is remembered.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from tidelog.coordinators.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from tidelog.coordinators.records import (
+    CoordinatorRecord,
+    EncodedRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 
 _REMOVALS_KEPT = 1000  # of one group
+
+_VALUE_3 = struct.Struct(">hqih")  # version, offset, leader epoch, length of the metadata
 
 # The first offset of a partition's log; None if the topic is gone, -1 if it is not known.
 LogStart = Callable[[str, int], int | None]
@@ -69,26 +78,32 @@ class GroupOffsets:
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, reason: str, time_ms: int
     ) -> None:
         """Be what a record says."""
-        place = key.topic, key.partition
         if value is None:
             partitions = self.topics.get(key.topic, {})
             partitions.pop(key.partition, None)
             if not partitions:
                 self.topics.pop(key.topic, None)
             if reason:
+                place = key.topic, key.partition
                 self.removals.pop(place, None)
                 self.removals[place] = Removal(time_ms, reason)
                 if len(self.removals) > _REMOVALS_KEPT:
                     del self.removals[next(iter(self.removals))]
             return
-        self.removals.pop(place, None)
-        self.topics.setdefault(key.topic, {})[key.partition] = Committed(
+        committed = Committed(
             value.offset,
             value.leader_epoch,
             value.metadata,
             value.commit_timestamp,
             value.expire_timestamp,
         )
+        self.set(key.topic, key.partition, committed)
+
+    def set(self, topic: str, partition: int, committed: Committed) -> None:
+        """An offset is committed, and safe."""
+        if self.removals:
+            self.removals.pop((topic, partition), None)
+        self.topics.setdefault(topic, {})[partition] = committed
 
     def expired(
         self, now_ms: int, retention_ms: int | None, usage: Usage, log_start: LogStart
@@ -142,6 +157,22 @@ def commit_record(
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     # Only version 1 has a time to expire (and no leader epoch).
     return CoordinatorRecord(key, value, version=1 if committed.expire_ms >= 0 else None)
+
+
+@lru_cache(maxsize=10_000)
+def _encoded_key(group: str, topic: str, partition: int) -> bytes:
+    key = OffsetCommitKey(group=group, topic=topic, partition=partition)
+    return CoordinatorRecord(key, None).encode()[0]
+
+
+def encode_commit(group: str, topic: str, partition: int, committed: Committed) -> EncodedRecord:
+    """``commit_record(...).encode()``, written out: this is the hot path of a group."""
+    if committed.expire_ms >= 0:
+        return commit_record(group, topic, partition, committed).encode()
+    metadata = committed.metadata.encode()
+    value = _VALUE_3.pack(3, committed.offset, committed.leader_epoch, len(metadata))
+    value += metadata + committed.commit_ms.to_bytes(8, "big")
+    return _encoded_key(group, topic, partition), value, ()
 
 
 def removal_record(group: str, topic: str, partition: int, reason: str) -> CoordinatorRecord:

@@ -178,6 +178,9 @@ TYPES: dict[int, tuple[type[Message], type[Message], int]] = {
 }
 
 
+EncodedRecord = tuple[bytes, bytes | None, Headers]  # key, value, headers
+
+
 class CoordinatorRecord(NamedTuple):
     """A record before it is bytes; a value of None deletes what the key names."""
 
@@ -186,7 +189,7 @@ class CoordinatorRecord(NamedTuple):
     reason: str = ""
     version: int | None = None  # of the value, where it is not the usual one
 
-    def encode(self) -> tuple[bytes, bytes | None, Headers]:
+    def encode(self) -> EncodedRecord:
         """Key, value and headers as they go into a batch."""
         kind = self.key.api_key
         key = bytearray(kind.to_bytes(2, "big"))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tidelog.clock import Clock
 from tidelog.coordination.controller import Controller
 from tidelog.coordination.metadata import ClusterMetadata
-from tidelog.coordinators.records import CoordinatorRecord, decode_record
+from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.batch import CONTROL, read_header
 from tidelog.wire.primitives import ProtocolError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Done = Callable[[ErrorCode], None]
-Encoded = tuple[bytes, bytes | None, Headers]  # key, value, headers
 
 _NEWEST_PRODUCE = 13  # what Partition.append is told about who writes
 _LOAD_SLICE_S = 0.005  # then others have their turn
@@ -91,7 +90,7 @@ class Shard:
         self.closed = False
         self._clock = clock
         self._ack_timeout = ack_timeout_ms / 1000
-        self._queue: list[tuple[list[Encoded], Done]] = []
+        self._queue: list[tuple[Sequence[EncodedRecord], Done]] = []
         self._unsafe: deque[tuple[int, float, list[Done]]] = deque()  # last offset, time limit
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines: list[tuple[int, str]] = []
@@ -100,16 +99,15 @@ class Shard:
 
     # -- writing ----------------------------------------------------------------
 
-    def write(self, records: Sequence[CoordinatorRecord], done: Done) -> None:
+    def write(self, rows: Sequence[EncodedRecord], done: Done) -> None:
         """Append records, all or none; ``done`` hears when they are safe, or why not."""
         if self.closed:
             done(ErrorCode.NOT_COORDINATOR)
             return
-        encoded = [record.encode() for record in records]
         if not self._queue:
             # Requests that arrive together share a batch.
             asyncio.get_running_loop().call_soon(self._flush)
-        self._queue.append((encoded, done))
+        self._queue.append((rows, done))
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []

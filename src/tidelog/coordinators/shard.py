@@ -18,7 +18,7 @@ from tidelog.coordinators.offsets import (
     GroupOffsets,
     LogStart,
     Usage,
-    commit_record,
+    encode_commit,
     removal_record,
 )
 from tidelog.coordinators.records import (
@@ -124,7 +124,18 @@ class GroupShard:
         """Write offsets down; they count, and ``done`` hears, when they are safe."""
         if group_id not in self.groups:
             self._make(group_id)
-        self._write([commit_record(group_id, *row) for row in offsets], done)
+        rows = list(offsets)
+
+        def stored(error: ErrorCode) -> None:
+            if not error:
+                found = self.offsets.get(group_id)
+                if found is None:
+                    found = self.offsets[group_id] = GroupOffsets()
+                for row in rows:
+                    found.set(*row)
+            done(error)
+
+        self._shard.write([encode_commit(group_id, *row) for row in rows], stored)
 
     def remove_offsets(
         self,
@@ -160,7 +171,7 @@ class GroupShard:
                     self.replay(record, now_ms)
             done(error)
 
-        self._shard.write(records, stored)
+        self._shard.write([record.encode() for record in records], stored)
 
     # -- upkeep -----------------------------------------------------------------
 
@@ -278,7 +289,7 @@ class GroupShard:
             group.stored(write, error)
             self._after(group)
 
-        self._shard.write([write.record], stored)
+        self._shard.write([write.record.encode()], stored)
 
 
 def _ignore(_: ErrorCode) -> None:
