@@ -53,6 +53,12 @@ def test_limits(client, topic):
     assert values_of(part.records)[0][0] == 7
 
 
+def test_the_first_batch_comes_whatever_the_limit(client, topic):
+    client.produce(topic, batch_of(b"one"))
+    (part,) = client.fetch((topic, 0, 0), max_bytes=0)
+    assert part.records
+
+
 def test_only_the_first_partition_may_break_the_limit(client):
     client.create_topic("pair", partitions=2)
     for partition in (0, 1):

@@ -32,7 +32,8 @@ METADATA = encode_request(MetadataRequest(topics=[]), 9, 2, "small")
 async def running(tmp_path):
     settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     async with Broker(settings) as broker:
-        await broker.controller.create_topic("t")
+        if "t" not in broker.metadata.topics:
+            await broker.controller.create_topic("t")
         yield broker
 
 
@@ -98,6 +99,16 @@ def test_a_silent_client_goes_back_to_the_small_lane(tmp_path):
     async def scenario():
         async with running(tmp_path) as broker, client(broker) as (sock, end):
             await ask(sock, produce(LARGE))
+            assert end.bulk
+            end.shrink()
+            assert not end.bulk
+            await ask(sock, METADATA)
+        async with running(tmp_path) as broker, client(broker) as (sock, end):
+            # A consumer, whose requests are small: its answer is more than one slice.
+            row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            topics = [FetchTopic(topic="t", partitions=[row])]
+            fetch = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
+            await ask(sock, encode_request(fetch, 11, 3, "consumer"))
             assert end.bulk
             end.shrink()
             assert not end.bulk

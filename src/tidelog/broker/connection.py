@@ -230,9 +230,10 @@ class Connection:
 
     def shrink(self) -> None:
         """Give a large buffer back when the client has nothing to say."""
-        if self._start == self._end and len(self._buffer) > FIRST_BUFFER:
+        if self._start == self._end and not self._out:
             self._start = self._end = 0
-            self._replace_buffer(FIRST_BUFFER, 0)
+            if len(self._buffer) > FIRST_BUFFER:
+                self._replace_buffer(FIRST_BUFFER, 0)
             self._change_lane(bulk=False)
 
     def _resume(self) -> None:

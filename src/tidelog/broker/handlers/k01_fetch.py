@@ -163,7 +163,7 @@ class _Fetch(Pending):
                 return Fetched(index, 0, high, stable, start, None, aborted, tags=tags)
             # The first record of an answer goes out whatever its size (KIP-74).
             records = None
-            if left > 0:
+            if left > 0 or self._bytes == 0:
                 most, whole = min(max_bytes, left), self._bytes == 0
                 if committed:
                     records, aborted = partition.read_committed(offset, most, at_least_one=whole)
