@@ -11,6 +11,8 @@ from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import (
     alter_configs,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -202,6 +204,17 @@ def sample_offset_delete(_):
     return offset_delete.OffsetDeleteRequest(group_id="commits", topics=[topic])
 
 
+def sample_consumer_heartbeat(v):
+    return consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id=f"consumers-v{v}",
+        member_id="me",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=[TOPIC],
+        topic_partitions=[],
+    )
+
+
 SAMPLES = {
     0: sample_produce,
     1: sample_fetch,
@@ -231,6 +244,8 @@ SAMPLES = {
     47: sample_offset_delete,
     60: lambda _: DescribeClusterRequest(include_cluster_authorized_operations=False),
     61: sample_describe_producers,
+    68: sample_consumer_heartbeat,
+    69: lambda _: consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=["consumers-v0"]),
     74: lambda _: ListConfigResourcesRequest(),
     75: sample_describe_topic_partitions,
     10015: lambda _: ExplainGroupRequest(group_id="commits"),

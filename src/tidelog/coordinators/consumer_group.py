@@ -739,12 +739,21 @@ class ConsumerGroup:
         self.refresh()
         self._become()
 
-    def save(self, *, was_classic: bool = False) -> None:
-        """Write everything: the group has just been made from a classic one."""
+    def adopt(self, member: ConsumerMember) -> None:
+        """Take a member over from a classic group, with what it has."""
+        self._insert(member)
+        taken = self.owners.keys()
+        member.assigned = frozenset(slot for slot in member.assigned if slot not in taken)
+        self.owners.update(dict.fromkeys(member.assigned, member.member_id))
+        self.targets[member.member_id] = member.assigned
+        self._touch(member)
+
+    def converted(self) -> None:
+        """It was a classic group until now: everything is written, with the next write."""
         self._dirty |= stored_as.everything(self)
-        if was_classic:
-            self._dirty.add((Kind.CLASSIC, ""))
-        self._process()
+        self._dirty.add((Kind.CLASSIC, ""))
+        self._refresh = True
+        self._note("upgraded", None, "a member came with the consumer protocol")
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """The records that delete everything that the log says about the group."""
@@ -820,6 +829,11 @@ class ConsumerGroup:
         return int(self._clock.monotonic() * 1000)
 
     # -- small things -----------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The group epoch, as the classic protocol calls it."""
+        return self.epoch
 
     @property
     def pending(self) -> bool:

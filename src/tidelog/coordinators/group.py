@@ -79,6 +79,10 @@ class Write:
     token: Token | None = None  # a join that is answered afterwards
     answer: JoinResult | None = None
 
+    @property
+    def records(self) -> list[CoordinatorRecord]:
+        return [self.record]
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -645,6 +649,15 @@ class ClassicGroup:
         for member in self.members.values():
             self._touch(member)
         self._note("loaded", None, f"the coordinator read it from the log: {self.state}")
+
+    def converted(self, cause: str) -> None:
+        """It was a consumer group until now: write it down, and let everybody join again."""
+        self._write()
+        self._prepare(None, cause)
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """The records that delete everything that the log says about the group."""
+        return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
 
     def _write(
         self,

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.coordination.metadata import ClusterMetadata
-from tidelog.coordinators.group import ClassicGroup, State
+from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.group import State
 from tidelog.coordinators.members import GroupLimits, Join
 from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
-from tidelog.coordinators.shard import GroupShard, Reply
+from tidelog.coordinators.shard import Group, GroupShard, Reply
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.settings_table import LONG_MAX
 
@@ -42,13 +43,24 @@ class GroupCoordinator:
             settings["group.max.size"],
             settings["group.initial.rebalance.delay.ms"],
         )
+        policy = settings["group.consumer.migration.policy"]
+        self.consumer_limits = ConsumerLimits(
+            settings["group.consumer.session.timeout.ms"],
+            settings["group.consumer.heartbeat.interval.ms"],
+            settings["group.consumer.max.size"],
+            tuple(settings["group.consumer.assignors"]),
+            upgrade=policy in ("bidirectional", "upgrade"),
+            downgrade=policy in ("bidirectional", "downgrade"),
+        )
         minutes: int | None = settings["offsets.retention.minutes"]
         self._retention_ms = None if minutes is None else minutes * 60_000
         self._max_metadata: int = settings["offset.metadata.max.bytes"]
-        self._topics: set[str] = set()
+        self._topics: dict[str, tuple[bytes, int]] = {}  # id and partitions
         self.runtime = Runtime(
             OFFSETS_TOPIC,
-            lambda shard: GroupShard(shard, broker.clock, self._limits),
+            lambda shard: GroupShard(
+                shard, broker.clock, self._limits, self.consumer_limits, lambda: broker.metadata
+            ),
             clock=broker.clock,
             spawn=broker.spawn,
             open_partition=self._open_partition,
@@ -61,11 +73,16 @@ class GroupCoordinator:
     def apply(self, metadata: ClusterMetadata) -> None:
         """The cluster has changed."""
         self.runtime.apply(metadata, self._broker.replicas.partitions)
-        gone = self._topics - metadata.topics.keys()
-        self._topics = set(metadata.topics)
-        if gone:
-            for shard in self.runtime.machines.values():
+        before = self._topics
+        after = {name: (t.topic_id, len(t.partitions)) for name, t in metadata.topics.items()}
+        changed = {name for name, _ in before.items() ^ after.items()}
+        gone = before.keys() - after.keys()
+        self._topics = after
+        for shard in self.runtime.machines.values():
+            if gone:
                 shard.topics_deleted(gone)
+            if changed:
+                shard.topics_changed(changed)
 
     async def keep_offsets(self, interval_ms: int) -> None:
         """Let old offsets go, again and again."""
@@ -162,6 +179,10 @@ class GroupCoordinator:
         shard = self._shard_of_members(group_id)
         return [shard.leave(group_id, *member) for member in members]
 
+    def consumer_heartbeat(self, group_id: str, beat: Beat, reply: Reply) -> None:
+        """A member of a consumer group (KIP-848)."""
+        self._shard_of_members(group_id).consumer_heartbeat(group_id, beat, reply)
+
     # -- offsets ----------------------------------------------------------------
 
     def commit(
@@ -220,6 +241,12 @@ class GroupCoordinator:
         offsets = self.shard(group_id).offsets.get(group_id)
         return {} if offsets is None else offsets.removals
 
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raise if a member of a consumer group is not what it says."""
+        code = self.shard(group_id).may_fetch(group_id, member_id, epoch)
+        if code:
+            raise ApiError(code)
+
     def delete_offsets(
         self,
         group_id: str,
@@ -258,10 +285,10 @@ class GroupCoordinator:
 
     # -- looking ----------------------------------------------------------------
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> Group | None:
         return self.shard(group_id).groups.get(group_id)
 
-    def groups(self) -> list[ClassicGroup]:
+    def groups(self) -> list[Group]:
         """Every group of this broker.  Raises while a shard is still loading."""
         if self.runtime.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidelog.clock import Clock
+from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordinators.consumer_group import ConsumerGroup, ConsumerWrite
+from tidelog.coordinators.consumer_members import Beat, BeatResult, ConsumerLimits
 from tidelog.coordinators.group import ClassicGroup, State, Write
 from tidelog.coordinators.members import GroupLimits, Join, JoinResult, SyncResult
+from tidelog.coordinators.migration import downgrade, upgrade
 from tidelog.coordinators.offsets import (
     Committed,
     GroupOffsets,
@@ -22,6 +26,8 @@ from tidelog.coordinators.offsets import (
     removal_record,
 )
 from tidelog.coordinators.records import (
+    ConsumerGroupKey,
+    ConsumerGroupMetadataKey,
     CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -29,11 +35,13 @@ from tidelog.coordinators.records import (
     OffsetCommitValue,
 )
 from tidelog.coordinators.runtime import Shard
-from tidelog.errors import ErrorCode
+from tidelog.coordinators.topic_regex import TopicRegex
+from tidelog.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
 Reply = Callable[[Any], None]
+Group = ClassicGroup | ConsumerGroup
 
 _DELETED = "the group was deleted"
 _GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets went
@@ -42,12 +50,21 @@ _GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets
 class GroupShard:
     """See the module."""
 
-    def __init__(self, shard: Shard, clock: Clock, limits: GroupLimits) -> None:
-        self.groups: dict[str, ClassicGroup] = {}
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        limits: GroupLimits,
+        consumer_limits: ConsumerLimits,
+        metadata: Callable[[], ClusterMetadata],
+    ) -> None:
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self._shard = shard
         self._clock = clock
         self._limits = limits
+        self._consumer_limits = consumer_limits
+        self._metadata = metadata
         shard.on_deadline(self._tick)
 
     # -- members ----------------------------------------------------------------
@@ -59,6 +76,11 @@ class GroupShard:
                 # No group, so nobody in it; and no group is made for a stranger.
                 reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
+            group = self._make(group_id)
+        elif isinstance(group, ConsumerGroup) and not group.members and not group.pending:
+            # Whoever comes first to an empty group says which protocol it speaks.
+            self._shard.write([row.encode() for row in group.tombstones()], _ignore)
+            self._forget(group)
             group = self._make(group_id)
         group.join(request, reply)
         self._after(group)
@@ -101,6 +123,57 @@ class GroupShard:
         code = group.leave(member_id, instance_id, reason)
         self._after(group)
         return code
+
+    def consumer_heartbeat(self, group_id: str, beat: Beat, reply: Reply) -> None:
+        """A member of a consumer group; the first one makes it, or upgrades a classic one."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if beat.epoch != 0:
+                message = f"there is no consumer group {group_id!r}: join with epoch 0"
+                reply(BeatResult(ErrorCode.UNKNOWN_MEMBER_ID, message))
+                return
+            try:
+                if beat.regex:
+                    TopicRegex(beat.regex)  # nobody's group is converted for a bad request
+                group = self._make_consumer(group_id) if group is None else self._upgrade(group)
+            except ApiError as error:
+                reply(BeatResult(error.code, error.message))
+                return
+        group.consumer_heartbeat(beat, reply)
+        self._after(group)
+        self._forget_if_untouched(group)
+
+    def _upgrade(self, classic: ClassicGroup) -> ConsumerGroup:
+        group = upgrade(classic, self._new_consumer, self._metadata())
+        classic.unload(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._after(classic)
+        self.groups[group.group_id] = group
+        group.converted()
+        return group
+
+    def _downgrade(self, group: ConsumerGroup) -> None:
+        classic = downgrade(group, self._new_classic)
+        self._shard.write([row.encode() for row in group.tombstones()], _ignore)
+        group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._after(group)
+        self.groups[group.group_id] = classic
+        self._after(classic)
+
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """May this member read the offsets?  Only members of consumer groups are asked."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return ErrorCode.NONE
+        return group.may_fetch(member_id, epoch)
+
+    def topics_changed(self, topics: set[str]) -> None:
+        """Topics came, went or grew: consumer groups that read them are assigned anew."""
+        for group in list(self.groups.values()):
+            if isinstance(group, ConsumerGroup) and (
+                group.regexes or not topics.isdisjoint(group.subscribed())
+            ):
+                group.refresh()
+                self._after(group)
 
     # -- offsets ----------------------------------------------------------------
 
@@ -159,7 +232,8 @@ class GroupShard:
             removal_record(group_id, topic, partition, "")
             for topic, partition, _ in self.offsets.get(group_id, ())
         ]
-        records.append(CoordinatorRecord(GroupMetadataKey(group=group_id), None, _DELETED))
+        records += group.tombstones()
+        records[-1] = records[-1]._replace(reason=_DELETED)
         self._write(records, done)
 
     def _write(self, records: list[CoordinatorRecord], done: Callable[[ErrorCode], None]) -> None:
@@ -194,8 +268,7 @@ class GroupShard:
             if gone:
                 self.remove_offsets(group_id, gone, _ignore)
             elif not offsets and group.state is State.EMPTY and not group.pending:
-                key = GroupMetadataKey(group=group_id)
-                self._write([CoordinatorRecord(key, None)], _ignore)
+                self._write(group.tombstones(), _ignore)
 
     def topics_deleted(self, topics: set[str]) -> None:
         """Offsets do not outlive their topic: a new one of the same name begins at its start."""
@@ -223,11 +296,30 @@ class GroupShard:
             assert value is None or isinstance(value, GroupMetadataValue)
             group = self.groups.get(key.group)
             if value is not None:
-                (group or self._make(key.group)).restore(value)
-            elif group is not None and group.state is State.EMPTY and not group.pending:
+                if not isinstance(group, ClassicGroup):
+                    group = self._make(key.group)
+                group.restore(value)
+            elif (
+                isinstance(group, ClassicGroup) and group.state is State.EMPTY and not group.pending
+            ):
                 self._forget(group)
             if record.reason == _DELETED:
                 self.offsets.pop(key.group, None)
+        elif isinstance(key, ConsumerGroupKey):
+            self._replay_consumer(key, record)
+
+    def _replay_consumer(self, key: ConsumerGroupKey, record: CoordinatorRecord) -> None:
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if record.value is None:
+                return  # it is a classic group by now, or nothing
+            group = self._make_consumer(key.group_id)
+        group.replay(record)
+        if isinstance(key, ConsumerGroupMetadataKey) and record.value is None:
+            if not group.members and not group.pending:
+                self._forget(group)
+            if record.reason == _DELETED:
+                self.offsets.pop(key.group_id, None)
 
     def loaded(self) -> None:
         """Everything is replayed."""
@@ -246,15 +338,25 @@ class GroupShard:
     # -- what groups want ---------------------------------------------------------
 
     def _make(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, self._limits, self._clock)
+        group = self.groups[group_id] = self._new_classic(group_id)
         return group
 
-    def _forget(self, group: ClassicGroup) -> None:
+    def _make_consumer(self, group_id: str) -> ConsumerGroup:
+        group = self.groups[group_id] = self._new_consumer(group_id)
+        return group
+
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, self._limits, self._clock)
+
+    def _new_consumer(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, self._consumer_limits, self._clock, self._metadata)
+
+    def _forget(self, group: Group) -> None:
         group.unload(ErrorCode.GROUP_ID_NOT_FOUND)
         self._after(group)
         del self.groups[group.group_id]
 
-    def _forget_if_untouched(self, group: ClassicGroup) -> None:
+    def _forget_if_untouched(self, group: Group) -> None:
         """A join that was refused, or never came, leaves no group behind."""
         known = self.groups.get(group.group_id) is group
         if known and group.untouched and not self.offsets.get(group.group_id):
@@ -268,13 +370,14 @@ class GroupShard:
         self._after(group)
         self._forget_if_untouched(group)
 
-    def _after(self, group: ClassicGroup) -> None:
+    def _after(self, group: Group) -> None:
         """Do what the group wants done.  Replies last: they may bring the next request."""
         if group.writes:
             writes, group.writes = group.writes, []
             for write in writes:
                 self._store(group, write)
-        self._shard.wake_at(group.group_id, group.next_deadline())
+        if self.groups.get(group.group_id) is group:  # not one that was converted meanwhile
+            self._shard.wake_at(group.group_id, group.next_deadline())
         if group.replies:
             replies, group.replies = group.replies, []
             for reply, result in replies:
@@ -283,13 +386,20 @@ class GroupShard:
                     reply(result)
                 except Exception:
                     log.exception("group %s: a reply failed", group.group_id)
+        if isinstance(group, ConsumerGroup) and group.downgrades:
+            self._downgrade(group)
 
-    def _store(self, group: ClassicGroup, write: Write) -> None:
+    def _store(self, group: Group, write: Write | ConsumerWrite) -> None:
         def stored(error: ErrorCode) -> None:
-            group.stored(write, error)
+            if isinstance(group, ConsumerGroup):
+                assert isinstance(write, ConsumerWrite)
+                group.stored(write, error)
+            else:
+                assert isinstance(write, Write)
+                group.stored(write, error)
             self._after(group)
 
-        self._shard.write([write.record.encode()], stored)
+        self._shard.write([record.encode() for record in write.records], stored)
 
 
 def _ignore(_: ErrorCode) -> None:

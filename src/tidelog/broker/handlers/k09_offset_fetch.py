@@ -29,7 +29,7 @@ from tidelog.wire.schema import ZERO_UUID
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-_GROUP_ERROR, _MANY, _BY_ID = 2, 8, 10
+_GROUP_ERROR, _MANY, _EPOCH, _BY_ID = 2, 8, 9, 10
 _NOTHING = Committed(-1, -1, "", -1)
 
 # Topic, and for each partition what is committed.
@@ -98,6 +98,8 @@ def _group(
             else:
                 wanted.append((name, row.partition_indexes))
     try:
+        if version >= _EPOCH:
+            broker.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
         rows = _look_up(broker.groups.offsets(group.group_id), wanted)
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)

@@ -1,6 +1,7 @@
 """DescribeGroups: state, members and their assignments.
 
 A group that is not there is ``Dead`` without an error, from version 6 on GROUP_ID_NOT_FOUND.
+So is one of the consumer protocol: clients then ask with ConsumerGroupDescribe.
 Versions: 1 throttle time; 3 authorized operations; 4 group.instance.id; 5 flexible;
 6 error message.
 """
@@ -37,9 +38,12 @@ def describe_groups(
 
 def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
     try:
-        group = broker.groups.group(group_id)
+        found = broker.groups.group(group_id)
+        group = found if isinstance(found, ClassicGroup) else None
         if group is None and version >= _NOT_FOUND:
             message = f"there is no group {group_id!r}"
+            if found is not None:
+                message = f"group {group_id!r} is not a classic group"
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
     except ApiError as error:
         return _described(group_id, State.DEAD, error.code, error.message)
