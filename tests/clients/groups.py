@@ -58,11 +58,14 @@ class Member:
     @property
     def owned(self) -> set[tuple[str, int]]:
         """The partitions that it has now; cooperative members are told only what changes."""
+        changes_only = (
+            self.task.get("strategy") == "cooperative" or self.task.get("protocol") == "consumer"
+        )
         owned: set[tuple[str, int]] = set()
         for event in list(self.events):
             rows = {(topic, partition) for topic, partition in event.get("partitions", ())}
             if event["event"] == "assigned":
-                owned = owned | rows if self.task.get("strategy") == "cooperative" else rows
+                owned = owned | rows if changes_only else rows
             elif event["event"] == "revoked":
                 owned -= rows
         return owned

@@ -75,7 +75,8 @@ def downgrade(group: ConsumerGroup, make: Callable[[str], ClassicGroup]) -> Clas
     protocol = common[0] if common else _protocols(members[0])[0][0]
     value = GroupMetadataValue(
         protocol_type=PROTOCOL_TYPE,
-        generation=group.epoch,
+        # Not the group's epoch: members go on, and commit, in the generation that they know.
+        generation=max(member.epoch for member in members),
         protocol=protocol,
         leader=members[0].member_id,
         members=[
