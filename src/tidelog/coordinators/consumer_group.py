@@ -247,8 +247,8 @@ class ConsumerGroup:
                 answers.append((token, self._serve(request)))
             except ApiError as error:
                 answers.append((token, _refused(request, error)))
-        self._become()
-        if self._dirty:
+        if self._dirty:  # if not, nothing has changed, and nobody need be looked at
+            self._become()
             self._write(answers)
         else:
             self.replies += answers
