@@ -61,7 +61,7 @@ async def ask(sock, request):
 
 
 def test_a_small_request_is_served_between_the_slices_of_a_large_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("tidelog.broker.connection._SLICE", 100_000)
+    monkeypatch.setattr("tidelog.broker.connection._SLICE_IN", 100_000)
 
     async def scenario():
         async with (

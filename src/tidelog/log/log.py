@@ -42,7 +42,8 @@ from tidelog.wire.records import decode_batch, split_batches
 log = logging.getLogger(__name__)
 
 _CHUNK = 256 * 1024  # what is read at a time by those who want all of it
-_RECENT = 256  # batches whose position is remembered, for consumers at the tail
+_RECENT = 32  # batches whose position is remembered, for consumers at the tail
+_new_tuple = tuple.__new__  # half the time of Appended(...)
 
 
 class Appended(NamedTuple):
@@ -149,7 +150,7 @@ class Log:
         recent[base_offset] = (position, size)
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
-        return Appended(base_offset, last_offset)
+        return _new_tuple(Appended, (base_offset, last_offset, False))
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A new leader starts to write at ``start_offset``."""

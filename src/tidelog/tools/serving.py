@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -33,11 +34,21 @@ async def _serve(settings: Settings, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings)
     await broker.start()
+    _calm_the_collector()
     _announce(broker, as_json)
     await stop.wait()
     await broker.stop()
     if not as_json:
         click.echo("stopped: everything is on disk")
+
+
+def _calm_the_collector() -> None:
+    """Requests leave no cycles: looking for some after every 700 objects is a tenth of the time.
+
+    Only here, where the process is ours; a broker inside a program leaves its collector alone.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _announce(broker: Broker, as_json: bool) -> None:
