@@ -173,6 +173,18 @@ def test_a_pattern_finds_topics_that_come_later(broker, admin, topic):
     consumer.close()
 
 
+@pytest.mark.parametrize("client", CLIENTS[1:])
+def test_a_pattern_of_java(groups, admin, topic, client):
+    """Java sends patterns to the broker only where it is asked to (SubscriptionPattern)."""
+    reader = groups.start(client, topic, pattern=f"{topic}(-later)?", **NEW)
+    groups.settled(reader)
+    create(admin, f"{topic}-later", 1)
+    until(lambda: (f"{topic}-later", 0) in reader.owned, "the new topic", PATIENCE)
+    bad = groups.start(client, f"{topic}-bad", pattern="(a", **NEW)
+    until(lambda: bad.told("closed"), "the end of the member with a bad pattern", PATIENCE)
+    assert "is not valid: a ( that is not closed" in bad.told("error")[0]["text"]
+
+
 def test_admin(broker, admin, topic):
     create(admin, topic)
     consumer = Consumer(

@@ -24,15 +24,20 @@ def table(text):
     return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :]]
 
 
-@pytest.fixture
-def group(broker, topic):
+@pytest.fixture(params=["classic", "consumer"])
+def group(broker, topic, request):
     """A topic with twenty records, and a group of the same name with one member."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for i in range(20):
         producer.produce(topic, b"%d" % i)
     assert producer.flush(60) == 0
     consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False}
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "enable.auto.commit": False,
+            "group.protocol": request.param,
+        }
     )
     consumer.subscribe([topic])
     until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment", 60)

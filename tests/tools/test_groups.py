@@ -180,3 +180,37 @@ def test_an_offset_that_was_removed_is_explained(
     assert found["partitions"] == []
     assert [row["reason"] for row in found["removed_offsets"]] == ["the topic was deleted"] * 2
     assert "was removed at" in tidelog("groups", "describe", records).out
+
+
+def test_a_group_of_the_consumer_protocol(
+    tidelog: Command, broker: LocalBroker, records: str
+) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": records,
+            "client.id": "reader",
+            "group.protocol": "consumer",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([records])
+
+    def has_all() -> bool:
+        consumer.poll(0.1)
+        return len(consumer.assignment()) == 2
+
+    until(has_all, "the assignment", 60)
+    consumer.commit(offsets=[TopicPartition(records, 0, 10)], asynchronous=False)
+    assert [records, "Stable", "consumer"] in [r.split() for r in tidelog("groups", "list").lines]
+    (found,) = tidelog("groups", "describe", records, "--json").json
+    assert (found["state"], found["protocol"], found["lag"]) == ("Stable", "uniform", 40)
+    assert [row["client"] for row in found["partitions"]] == ["reader", "reader"]
+    events = tidelog("groups", "explain", records, "--json").json["events"]
+    assert [event["event"] for event in events][:3] == ["joined", "epoch", "stable"]
+    refused = tidelog("groups", "reset", records, "--to", "start", "--yes")
+    assert (refused.code, "stop its consumers first" in refused.err) == (1, True)
+    consumer.close()
+    one = ("--topic", records, "-p", "0")
+    assert "1 offset set" in tidelog("groups", "reset", records, "--to", "0", *one, "--yes").out
+    assert tidelog("groups", "delete", records, "--yes").out.strip() == f"{records} deleted"

@@ -9,6 +9,10 @@ from typing import TypeVar
 from tidelog.client.cluster import Cluster, TopicPartition, error_of
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions
+from tidelog.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.wire.messages.describe_groups import (
     DescribedGroup,
@@ -123,9 +127,50 @@ def describe_group(cluster: Cluster, group_id: str) -> GroupView:
     if row.error_code not in (0, ErrorCode.GROUP_ID_NOT_FOUND):
         raise error_of(row.error_code, row.error_message, f"group {group_id!r}")
     if row.error_code or row.group_state == DEAD:
-        raise no_such_group(group_id)
+        return _describe_consumer_group(cluster, group_id)
     return GroupView(
         group_id, row.group_state, row.protocol_type, row.protocol_data, node, _members(row)
+    )
+
+
+def _describe_consumer_group(cluster: Cluster, group_id: str) -> GroupView:
+    """A group of the consumer protocol (KIP-848), which DescribeGroups does not know."""
+    try:
+        node, response = _ask_coordinator(
+            cluster,
+            group_id,
+            ConsumerGroupDescribeRequest(group_ids=[group_id]),
+            ConsumerGroupDescribeResponse,
+            lambda r: r.groups[0].error_code,
+        )
+    except ApiError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        raise no_such_group(group_id) from None  # a broker from before KIP-848
+    row = response.groups[0]
+    if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise no_such_group(group_id)
+    if row.error_code:
+        raise error_of(row.error_code, row.error_message, f"group {group_id!r}")
+    members = [
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            tuple(
+                sorted(
+                    TopicPartition(topic.topic_name, index)
+                    for topic in member.assignment.topic_partitions
+                    for index in topic.partitions
+                )
+            ),
+        )
+        for member in row.members
+    ]
+    members.sort(key=lambda member: (member.client_id, member.member_id))
+    return GroupView(
+        group_id, row.group_state, PROTOCOL_TYPE, row.assignor_name, node, tuple(members)
     )
 
 

@@ -11,9 +11,11 @@ import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
+import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
@@ -58,7 +60,7 @@ public class GroupMember {
                 // the process ends all the same
             }
         }));
-        consumer.subscribe(topics, new ConsumerRebalanceListener() {
+        ConsumerRebalanceListener listener = new ConsumerRebalanceListener() {
             public void onPartitionsAssigned(Collection<TopicPartition> found) {
                 say("assigned", Map.of("partitions", rows(found)));
             }
@@ -66,7 +68,12 @@ public class GroupMember {
             public void onPartitionsRevoked(Collection<TopicPartition> found) {
                 say("revoked", Map.of("partitions", rows(found)));
             }
-        });
+        };
+        if (task.has("pattern")) {
+            consumer.subscribe(new SubscriptionPattern(task.get("pattern").asText()), listener);
+        } else {
+            consumer.subscribe(topics, listener);
+        }
         while (!ended.get()) {
             try {
                 for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
@@ -79,6 +86,9 @@ public class GroupMember {
                 break;
             } catch (FencedInstanceIdException e) {
                 say("error", Map.of("text", "fenced: " + e));
+                break;
+            } catch (InvalidRegularExpression e) {
+                say("error", Map.of("text", e.toString()));
                 break;
             } catch (KafkaException e) {
                 say("error", Map.of("text", e.toString()));
