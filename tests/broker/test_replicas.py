@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import weakref
 
 import pytest
 from raw_client import batch_of, now_ms
@@ -231,3 +232,25 @@ def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
         assert not partition.log.flush_failed
 
     asyncio.run(with_broker(tmp_path, scenario))
+
+
+def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(tmp_path, monkeypatch):
+    async def scenario():
+        seen = []
+        settings = {
+            "log.dirs": str(tmp_path),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.retention.check.interval.ms": 1,
+        }
+        async with Broker(settings) as broker:
+            inner = broker.replicas.apply_retention
+            monkeypatch.setattr(
+                broker.replicas, "apply_retention", lambda p: (inner(p), seen.append(1))
+            )
+            await broker.controller.create_topic("t")
+            partition = weakref.ref(broker.replicas.partitions["t", 0])
+            await until(lambda: seen)
+            await broker.controller.delete_topic("t")
+            await until(lambda: partition() is None)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -264,16 +264,24 @@ class Replicas:
         """Let old segments and silent producers go, again and again."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            for partition in list(self.partitions.values()):
-                try:
-                    self.apply_retention(partition)
-                except OSError as error:
-                    self.storage_failed(partition.log.directory, error)
-                except Exception:
-                    # One sick log must not stop retention for all the others.
-                    log.exception("%s: retention failed", partition.log.directory)
-                partition.log.producers.expire(self._clock.now_ms(), producer_expiration_ms)
+            for key in list(self.partitions):
+                # Not the partition itself: this coroutine would keep the last one's files open
+                # after its topic is deleted, until the next turn or for ever.
+                self._keep_retention_of(key, producer_expiration_ms)
                 await asyncio.sleep(0)  # others have their turn between two logs
+
+    def _keep_retention_of(self, key: tuple[str, int], producer_expiration_ms: int) -> None:
+        partition = self.partitions.get(key)
+        if partition is None:
+            return
+        try:
+            self.apply_retention(partition)
+        except OSError as error:
+            self.storage_failed(partition.log.directory, error)
+        except Exception:
+            # One sick log must not stop retention for all the others.
+            log.exception("%s: retention failed", partition.log.directory)
+        partition.log.producers.expire(self._clock.now_ms(), producer_expiration_ms)
 
     def apply_retention(self, partition: Partition) -> None:
         if partition.deleted:
