@@ -31,6 +31,10 @@ class Client(GroupClient):
     """A connection that also speaks the new protocol."""
 
     def beat(self, group, member_id="me", epoch=0, version=1, **changes):
+        self.send_beat(group, member_id, epoch, version, **changes)
+        return self.receive(ConsumerGroupHeartbeatResponse, version)[1]
+
+    def send_beat(self, group, member_id="me", epoch=0, version=1, **changes):
         values = {"member_id": member_id, "member_epoch": epoch}
         if epoch == 0:
             values |= {
@@ -39,7 +43,7 @@ class Client(GroupClient):
                 "topic_partitions": [],
             }
         request = ConsumerGroupHeartbeatRequest(group_id=group, **{**values, **changes})
-        return self.call(request, ConsumerGroupHeartbeatResponse, version)
+        self.send(request, version)
 
     def describe_consumers(self, group, version=1):
         request = ConsumerGroupDescribeRequest(group_ids=[group])
@@ -111,6 +115,9 @@ def test_version_0_makes_the_member_id(client, group):
     ("changes", "error", "says"),
     [
         ({"group_id": ""}, ErrorCode.INVALID_REQUEST, "group id"),
+        ({"member_id": "x" * 1001}, ErrorCode.INVALID_REQUEST, "1000"),
+        ({"instance_id": "x" * 1001}, ErrorCode.INVALID_REQUEST, "1000"),
+        ({"subscribed_topic_names": ["x" * 249] * 2000}, ErrorCode.INVALID_REQUEST, "names"),
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST, "member id"),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST, "-3"),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST, "instance id"),
@@ -144,6 +151,16 @@ def test_a_full_group(client, group):
     for name in "abc":
         assert client.beat(group, name).error_code == 0
     assert client.beat(group, "d").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_members_with_very_many_topics(client, group):
+    """Together they are more than a batch of __consumer_offsets may have."""
+    topics = [f"{i:0200d}" for i in range(1900)]
+    for name in "abc":
+        client.send_beat(group, name, subscribed_topic_names=[*topics, "clicks"])
+    for _ in "abc":
+        assert client.receive(ConsumerGroupHeartbeatResponse, 1)[1].error_code == 0
+    assert len(client.describe_consumers(group).members) == 3
 
 
 def test_describe_and_list(client, group):

@@ -29,6 +29,7 @@ from tidelog.coordinators.records import (
     ConsumerGroupKey,
     ConsumerGroupMetadataKey,
     CoordinatorRecord,
+    EncodedRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -44,6 +45,7 @@ Reply = Callable[[Any], None]
 Group = ClassicGroup | ConsumerGroup
 
 _DELETED = "the group was deleted"
+_MOST_AT_ONCE = 512 * 1024  # bytes; max.message.bytes is at least twice that
 _GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets went
 
 
@@ -390,16 +392,38 @@ class GroupShard:
             self._downgrade(group)
 
     def _store(self, group: Group, write: Write | ConsumerWrite) -> None:
+        parts = _parts([record.encode() for record in write.records])
+        errors: list[ErrorCode] = []
+
         def stored(error: ErrorCode) -> None:
+            errors.append(error)
+            if len(errors) < len(parts):
+                return
+            worst = max(errors, key=lambda e: e != ErrorCode.NONE)
             if isinstance(group, ConsumerGroup):
                 assert isinstance(write, ConsumerWrite)
-                group.stored(write, error)
+                group.stored(write, worst)
             else:
                 assert isinstance(write, Write)
-                group.stored(write, error)
+                group.stored(write, worst)
             self._after(group)
 
-        self._shard.write([record.encode() for record in write.records], stored)
+        for part in parts:
+            self._shard.write(part, stored)
+
+
+def _parts(rows: list[EncodedRecord]) -> list[list[EncodedRecord]]:
+    """Records in pieces that a batch can hold; nearly always one."""
+    parts: list[list[EncodedRecord]] = [[]]
+    size = 0
+    for row in rows:
+        more = len(row[0]) + len(row[1] or b"")
+        if parts[-1] and size + more > _MOST_AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(row)
+        size += more
+    return parts
 
 
 def _ignore(_: ErrorCode) -> None:

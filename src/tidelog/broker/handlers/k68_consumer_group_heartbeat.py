@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _OWN_ID = 1
+# Ids and names of topics go into records, and these must fit into a batch.
+_LONGEST_ID = 1000
+_MOST_TOPICS = 400_000  # characters of their names, all together
 
 
 @raw_api(ConsumerGroupHeartbeatRequest, versions=(0, 1))
@@ -65,10 +68,15 @@ def _check(
 ) -> None:
     """Refuse what no client should send."""
     epoch, problem = request.member_epoch, ""
+    ids = (request.member_id, request.instance_id, request.rack_id)
     if not request.group_id:
         problem = "the group id is empty"
     elif request.instance_id == "" or request.rack_id == "":
         problem = "an instance id or rack id that is there must not be empty"
+    elif any(len(i or "") > _LONGEST_ID for i in ids):
+        problem = f"an id has more than {_LONGEST_ID} characters"
+    elif sum(map(len, request.subscribed_topic_names or ())) > _MOST_TOPICS:
+        problem = f"the names of the topics have more than {_MOST_TOPICS} characters"
     elif epoch < LEFT_FOR_A_WHILE:
         problem = f"there is no member epoch {epoch}"
     elif not request.member_id and (epoch != 0 or version >= _OWN_ID):
