@@ -37,7 +37,7 @@ from tidelog.coordinators.records import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.coordinators.consumer_group import ConsumerGroup
+    from tidelog.coordinators.consumer_state import ConsumerState
 
 
 class Kind(IntEnum):
@@ -57,7 +57,7 @@ Dirty = tuple[Kind, str]  # what, and whose: member id or pattern
 _OF_MEMBERS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
 
 
-def records(group: ConsumerGroup, dirty: Iterable[Dirty]) -> list[CoordinatorRecord]:
+def records(group: ConsumerState, dirty: Iterable[Dirty]) -> list[CoordinatorRecord]:
     """What is to be written.
 
     Members that are gone come first, and lose what they have before their name: Kafka
@@ -72,14 +72,14 @@ def records(group: ConsumerGroup, dirty: Iterable[Dirty]) -> list[CoordinatorRec
     return [_record(group, kind, name) for kind, name in sorted(dirty, key=order)]
 
 
-def everything(group: ConsumerGroup) -> set[Dirty]:
+def everything(group: ConsumerState) -> set[Dirty]:
     """Everything that the log should say about a group."""
     found = {(Kind.GROUP, ""), (Kind.TARGET_EPOCH, "")}
     found |= {(kind, member_id) for kind in _OF_MEMBERS for member_id in group.members}
     return found | {(Kind.REGEX, pattern) for pattern in group.regexes}
 
 
-def tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
+def tombstones(group: ConsumerState) -> list[CoordinatorRecord]:
     """What deletes it all."""
     dirty = sorted(everything(group), reverse=True)  # what a member has before its name
     rows = [_record(group, kind, name) for kind, name in dirty if kind is not Kind.GROUP]
@@ -87,7 +87,7 @@ def tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
     return [CoordinatorRecord(row.key, None) for row in rows]
 
 
-def _record(group: ConsumerGroup, kind: Kind, name: str) -> CoordinatorRecord:
+def _record(group: ConsumerState, kind: Kind, name: str) -> CoordinatorRecord:
     group_id, member = group.group_id, group.members.get(name)
     if kind is Kind.CLASSIC:
         return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
@@ -128,7 +128,7 @@ def _record(group: ConsumerGroup, kind: Kind, name: str) -> CoordinatorRecord:
     )
 
 
-def _regex_record(group: ConsumerGroup, pattern: str) -> CoordinatorRecord:
+def _regex_record(group: ConsumerState, pattern: str) -> CoordinatorRecord:
     key = ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=pattern)
     topics = group.regexes.get(pattern)
     if topics is None:
@@ -159,7 +159,7 @@ def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
     )
 
 
-def replay(group: ConsumerGroup, record: CoordinatorRecord) -> None:
+def replay(group: ConsumerState, record: CoordinatorRecord) -> None:
     """Be what a record says.  Compaction may have removed others before it."""
     key, value = record.key, record.value
     if isinstance(value, ConsumerGroupMetadataValue):
@@ -188,7 +188,7 @@ def replay(group: ConsumerGroup, record: CoordinatorRecord) -> None:
             del group.static[gone.instance_id or ""]
 
 
-def _member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+def _member(group: ConsumerState, member_id: str) -> ConsumerMember:
     found = group.members.get(member_id)
     if found is None:
         found = group.members[member_id] = ConsumerMember(member_id)
