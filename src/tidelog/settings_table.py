@@ -302,6 +302,10 @@ CONSUMER_GROUPS = [
             doc=_NO_EFFECT + "regular expressions are matched again when a topic comes or goes."),
     Setting("group.consumer.session.timeout.ms", INT, 45000, least=1,
             doc="After so long without a heartbeat a member of a consumer group is dead."),
+    Setting("group.coordinator.rebalance.protocols", LIST, ["classic", "consumer"],
+            choices=("classic", "consumer", "share", "streams"),
+            doc="The protocols of groups.  Without consumer, group.protocol=consumer is refused; "
+                "classic is always there, share and streams never are."),
     Setting("offset.metadata.max.bytes", INT, 4096, least=0,
             doc="The longest text that may be committed with an offset."),
     Setting("offsets.commit.timeout.ms", INT, 5000, least=1,

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 from group_client import GroupClient
+from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
@@ -256,6 +257,34 @@ def test_everything_survives_the_broker(tmp_path):
             told = client.beat("g", epoch=epoch, instance_id="one", topic_partitions=[])
             assert told.member_epoch == before.group_epoch
         assert "Traceback" not in broker.log
+
+
+def test_settings():
+    settings = {
+        "group.coordinator.rebalance.protocols": "classic",
+        "group.consumer.assignors": "range",
+    }
+    with LocalBroker(settings) as broker, Client(broker.port) as client:
+        client.find()
+        refused = client.beat("g")
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "group.coordinator.rebalance.protocols" in refused.error_message
+    settings = {
+        "group.consumer.assignors": "range",
+        "group.consumer.heartbeat.interval.ms": 100,
+        "group.consumer.session.timeout.ms": 400,
+        "group.consumer.migration.policy": "disabled",
+    }
+    with LocalBroker(settings) as broker, Client(broker.port) as client:
+        client.find()
+        assert client.beat("g").heartbeat_interval_ms == 100
+        other = client.beat("g", server_assignor="uniform")
+        assert other.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
+        until(lambda: client.describe_consumers("g").group_state == "Empty", "the session's end")
+        client.enter("classic")
+        refused = client.beat("classic")
+        assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert "group.consumer.migration.policy" in refused.error_message
 
 
 # -- both protocols ----------------------------------------------------------------

@@ -43,6 +43,7 @@ class GroupCoordinator:
             settings["group.max.size"],
             settings["group.initial.rebalance.delay.ms"],
         )
+        self.consumer_protocol = "consumer" in settings["group.coordinator.rebalance.protocols"]
         policy = settings["group.consumer.migration.policy"]
         self.consumer_limits = ConsumerLimits(
             settings["group.consumer.session.timeout.ms"],

@@ -41,6 +41,9 @@ def consumer_group_heartbeat(broker: Broker, frame: Frame) -> None:
     request = read_request(ConsumerGroupHeartbeatRequest, frame)
     send = reply_later(frame)
     try:
+        if not broker.groups.consumer_protocol:
+            message = "group.coordinator.rebalance.protocols has no consumer"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
         _check(request, frame.version, broker.groups.consumer_limits.assignors)
         topics, owned = request.subscribed_topic_names, request.topic_partitions
         beat = Beat(
