@@ -137,6 +137,12 @@ def test_recompress_changes_the_codec_and_nothing_else(source: Codec, target: Co
     assert recompress(after, source) == before
 
 
+def test_timestamps_wrap_as_in_java() -> None:
+    batch = bytearray(encode_batch([(0, None, b"a", []), (5, None, b"b", [])]))
+    batch[27:35] = ((1 << 63) - 3).to_bytes(8, "big")  # the base
+    assert [r.timestamp for r in decode_batch(batch)] == [(1 << 63) - 3, -(1 << 63) + 2]
+
+
 def test_append_time_stamps_every_record() -> None:
     batch = bytearray(encode_batch([(NOW - 5, None, b"a", ()), (NOW - 9, None, b"b", ())]))
     stamp_append_time(batch, NOW)

@@ -20,6 +20,7 @@ from tidelog.wire.compression import Codec, codec_of, compress, decompress
 from tidelog.wire.primitives import Buffer, ProtocolError, read_varint, varint
 
 Headers = Sequence[tuple[str, bytes | None]]
+_INT64 = 1 << 63
 
 
 class Record(NamedTuple):
@@ -128,6 +129,8 @@ def decode_batch(batch: Buffer) -> Iterator[Record]:
             delta, pos = read_varint(data, pos + 1)
             if not append_time:
                 timestamp = header.base_timestamp + delta
+                if not -_INT64 <= timestamp < _INT64:  # as in Java, where it wraps
+                    timestamp = (timestamp + _INT64) % (2 * _INT64) - _INT64
             offset_delta, pos = read_varint(data, pos)
             byte = data[pos]
             if byte < 0x80 and not byte & 1:
