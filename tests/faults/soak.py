@@ -1,7 +1,7 @@
 """``./dev soak``: the faults of tests/faults for as long as you like.
 
     ./dev soak                        a hundred kills, then a hundred power cuts
-    ./dev soak --kills 500 --cuts 0   five hundred kills
+    ./dev soak --kills 500            five hundred kills, no power cuts
     ./dev soak --minutes 60           the same, again and again
     ./dev soak --fuzz                 ten million mutated requests
     ./dev soak --fuzz 500000          half a million
@@ -150,8 +150,8 @@ def fuzz(seed, requests, first):
 def main():
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=0, help="go on for so long")
-    parser.add_argument("--kills", type=int, default=100, help="in one round")
-    parser.add_argument("--cuts", type=int, default=100, help="power cuts in one round")
+    parser.add_argument("--kills", type=int, help="in one round (100)")
+    parser.add_argument("--cuts", type=int, help="power cuts in one round (100)")
     parser.add_argument("--seed", type=int, default=int.from_bytes(random.randbytes(4), "big"))
     parser.add_argument(
         "--fuzz",
@@ -168,7 +168,10 @@ def main():
         if options.fuzz is not None:
             summary = fuzz(options.seed, options.fuzz, options.first)
         else:
-            summary = crashes(options.seed, options.minutes, options.kills, options.cuts)
+            # Who names one of the two wants only that.
+            named = options.kills is not None or options.cuts is not None
+            kill_count, cut_count = (options.kills or 0, options.cuts or 0) if named else (100, 100)
+            summary = crashes(options.seed, options.minutes, kill_count, cut_count)
     except AssertionError as error:
         say(f"VIOLATION (seed {options.seed}): {error}")
         return 1

@@ -24,6 +24,7 @@ from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster
 from tidelog.client.partitions import log_sizes
 from tidelog.clock import Clock, SystemClock
+from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.text import plural
@@ -240,7 +241,8 @@ class _Account:
 
     def disk(self, cluster: Cluster, data: str, size: int) -> None:
         total = 0
-        rows = sorted(log_sizes(cluster), key=lambda row: row.partition)
+        rows = [row for row in log_sizes(cluster) if row.partition.topic not in INTERNAL_TOPICS]
+        rows.sort(key=lambda row: row.partition)
         for i, row in enumerate(rows):
             total += row.size
             folder = os.path.join(row.directory, str(row.partition))

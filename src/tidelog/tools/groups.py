@@ -109,13 +109,14 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     rows = [
         _row(place, committed.get(place), logs.get(place), owners.get(place)) for place in places
     ]
+    known = [row["lag"] for row in rows if row["lag"] is not None]
     return {
         "group": name,
         "state": view.state,
         "protocol_type": view.protocol_type,
         "protocol": view.protocol,
         "coordinator": view.coordinator,
-        "lag": sum(row["lag"] or 0 for row in rows),
+        "lag": sum(known) if known or not rows else None,
         "members": [_member(member) for member in view.members],
         "partitions": rows,
         "removed_offsets": _removed(cluster, name),
@@ -189,12 +190,20 @@ def _removed(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     ]
 
 
+def _lag(group: dict[str, Any]) -> str:
+    """The sum; what has no committed offset has no lag, which is not the same as none."""
+    unknown = sum(row["lag"] is None for row in group["partitions"])
+    if group["lag"] is None:
+        return "unknown (nothing is committed)"
+    return f"{group['lag']:,}" + (f" and {plural(unknown, 'partition')} unknown" if unknown else "")
+
+
 def _show_group(group: dict[str, Any]) -> None:
     click.secho(group["group"], bold=True, nl=False)
     protocol = f", {group['protocol']}" if group["protocol"] else ""
     click.echo(
         f"  {group['state']}, {plural(len(group['members']), 'member')}{protocol}, "
-        f"lag {group['lag']:,}, coordinator {group['coordinator']}"
+        f"lag {_lag(group)}, coordinator {group['coordinator']}"
     )
     if group["partitions"]:
         columns = ("topic", "partition", "committed", "end", "lag", "client", "host", "member")

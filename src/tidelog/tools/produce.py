@@ -26,6 +26,9 @@ from tidelog.tools.output import complain, note, show_json
 from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 
+_HINTS = {
+    "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)"
+}
 _SHOWN_FAILURES = 5
 _GIVE_UP_MS = 30_000  # message.timeout.ms: long enough for a broker to restart
 _SECURITY = ("security.", "sasl.", "ssl.")
@@ -60,7 +63,12 @@ _SECURITY = ("security.", "sasl.", "ssl.")
     help="Wait for nobody, the leader or all replicas in sync (then no record is written twice).",
 )
 @click.option("--batch-size", type=click.IntRange(1), help="Most records of a batch.")
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="Wait so long for a batch.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(0),
+    metavar="MS",
+    help="Wait so long for more records before a batch is sent (linger.ms).",
+)
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @click.option(
     "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Any librdkafka setting."
@@ -304,7 +312,8 @@ class _Sender:
             where_text = f": {', '.join(parts)}" if parts else ""
             note(f"{plural(total, 'record')} to {self._topic}{where_text}")
         for reason, count in self._failures.most_common(_SHOWN_FAILURES):
-            complain(f"{plural(count, 'record')} not written: {reason}")
+            hint = _HINTS.get(reason.partition(":")[0], "")
+            complain(f"{plural(count, 'record')} not written: {reason}{hint}")
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:

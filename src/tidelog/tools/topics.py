@@ -179,9 +179,16 @@ def _parse_assignment(text: str) -> list[list[int]]:
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Show partitions, offsets, sizes and settings; of all topics if none is named."""
+    """Show partitions, offsets, sizes and settings; of all topics if none is named.
+
+    The broker's own topics (such as __consumer_offsets) are shown only if they are named.
+    """
     with connect(bootstrap) as cluster:
-        found = cluster.topics(names) if names else cluster.metadata().topics
+        if names:
+            found = cluster.topics(names)
+        else:
+            every = cluster.metadata().topics
+            found = {name: topic for name, topic in every.items() if not topic.internal}
         described = [_describe(cluster, found[name]) for name in sorted(found)]
     if as_json:
         show_json(described)
