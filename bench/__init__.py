@@ -19,8 +19,8 @@ under load rolls: small segments, let go as fast as they fill, because a log tha
 measures how quickly the machine finds new memory.
 
 Where to look: ``rows`` is the list of sections, ``limits`` the machine by itself, ``floor``,
-``kafka_peer`` and ``peers`` the contenders, ``load`` and ``background`` the generators,
-``contest`` the turns, ``report`` the table, ``notes.md`` the reasons of rows that fall short,
-and one file for each kind of row (``produce``, ``fetch``, ``latency``, ``mixed``,
-``partitions``, ``clients``, ``footprint``, ``startup``, ``growth``).
+``kafka_peer`` and ``peers`` the contenders, ``load``, ``background`` and ``members`` the
+generators, ``contest`` the turns, ``report`` the table, ``notes.md`` the reasons of rows that
+fall short, and one file for each kind of row (``produce``, ``fetch``, ``latency``, ``mixed``,
+``groups``, ``partitions``, ``clients``, ``footprint``, ``startup``, ``growth``).
 """

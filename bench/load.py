@@ -108,10 +108,22 @@ def ping_pong(sock: socket.socket, request: bytes, answer_size: int, seconds: fl
     return times
 
 
-def many(socks: Sequence[socket.socket], request: bytes, answer_size: int, seconds: float) -> Rate:
-    """Many connections, each with one request in flight, served as they become ready."""
+def many(
+    socks: Sequence[socket.socket],
+    request: bytes | Sequence[bytes],
+    answer_size: int,
+    seconds: float,
+) -> Rate:
+    """Many connections, each with one request in flight, served as they become ready.
+
+    All send the same request, or each its own.
+    """
+    requests = [request] * len(socks) if isinstance(request, bytes) else request
     poller = select.epoll()
-    by_fd = {sock.fileno(): (sock.recv_into, sock.send) for sock in socks}
+    by_fd = {
+        sock.fileno(): (sock.recv_into, sock.send, own)
+        for sock, own in zip(socks, requests, strict=True)
+    }
     partial = dict.fromkeys(by_fd, 0)
     answer = bytearray(4096)
     clock, poll = time.perf_counter, poller.poll
@@ -121,13 +133,13 @@ def many(socks: Sequence[socket.socket], request: bytes, answer_size: int, secon
             poller.register(fd, select.EPOLLIN)
         started = clock()
         deadline = started + seconds
-        for sock in socks:
-            sock.send(request)
+        for _, send, own in by_fd.values():
+            send(own)
         flowing = True
         left = len(socks)
         while left:
             for fd, _ in poll():
-                recv_into, send = by_fd[fd]
+                recv_into, send, own = by_fd[fd]
                 n = recv_into(answer)
                 if n != answer_size:
                     if not n:
@@ -138,12 +150,12 @@ def many(socks: Sequence[socket.socket], request: bytes, answer_size: int, secon
                         continue
                 done += 1
                 if flowing:
-                    send(request)
+                    send(own)
                 else:
                     left -= 1
             if flowing and clock() >= deadline:
                 flowing = False
-        return Rate(done, done * len(request), clock() - started)
+        return Rate(done, done * len(requests[0]), clock() - started)
     finally:
         poller.close()
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import clients, fetch, footprint, latency, limits, mixed, partitions, produce, startup
+from bench import (
+    clients,
+    fetch,
+    footprint,
+    groups,
+    latency,
+    limits,
+    mixed,
+    partitions,
+    produce,
+    startup,
+)
 from bench.report import Section
 from bench.system import Bench
 
@@ -21,9 +32,10 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "mixed": mixed.measure,
     "cold": fetch.cold,
     # From here on each has brokers of its own.
+    "groups": groups.measure,
     "partitions": partitions.measure,
     "memory": footprint.measure,
     "start": startup.measure,
 }
 
-ALONE = ("partitions", "memory", "start")  # what sections share is ended before these
+ALONE = ("groups", "partitions", "memory", "start")  # what sections share is ended before these
