@@ -44,6 +44,26 @@ def consumer(broker: LocalBroker, records: str):
     found.close()
 
 
+def test_lag_without_a_commit_is_not_known(
+    broker: LocalBroker, tidelog: Command, records: str
+) -> None:
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{records}-new"})
+    reader.subscribe([records])
+    until(lambda: reader.poll(0.1) or len(reader.assignment()) == 2, "the assignment", 60)
+    found = tidelog("groups", "describe", f"{records}-new")
+    assert "lag unknown (nothing is committed)" in found.lines[0]
+    (group,) = tidelog("groups", "describe", f"{records}-new", "--json").json
+    assert group["lag"] is None
+    reader.commit(offsets=[TopicPartition(records, 0, 10)], asynchronous=False)
+    found = tidelog("groups", "describe", f"{records}-new")
+    assert "lag 40 and 1 partition unknown" in found.lines[0]
+    described = tidelog("topics", "describe", "--json").json
+    assert "__consumer_offsets" not in [topic["name"] for topic in described]
+    (named,) = tidelog("topics", "describe", "__consumer_offsets", "--json").json
+    assert named["internal"]
+    reader.close()
+
+
 def test_list_and_describe(tidelog: Command, consumer: Consumer, records: str) -> None:
     group = records
     assert [group, "Stable", "classic"] in [r.split() for r in tidelog("groups", "list").lines]

@@ -207,3 +207,11 @@ def test_a_broker_that_goes_away_is_told_once_and_the_records_are_counted() -> N
     assert lines[-1] == "Error: 1 record not written: Message timed out"
     assert lines[-2] == "1 record to t: 1 to partition 0"
     assert len(lines) <= 3, lines
+
+
+def test_a_compacted_topic_wants_keys(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--config", "cleanup.policy=compact")
+    result = tidelog("produce", topic, stdin="no key\n")
+    assert result.code == 1
+    assert result.err.startswith("Error: 1 record not written: INVALID_RECORD")
+    assert "only records with a key (-k, --key-separator)" in result.err
