@@ -10,6 +10,11 @@ from waiting import until
 from tidelog.errors import ErrorCode
 from tidelog.wire.frame import encode_request
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
@@ -110,3 +115,13 @@ def test_pipelined_requests_are_answered_in_order(client, topic):
     client.sock.sendall(b"".join(frames))
     order = [int.from_bytes(client.read_frame()[:4], "big") for _ in frames]
     assert order == list(range(1, 30))
+
+
+def test_a_long_name_that_is_there_twice(client):
+    """The answer names the topic; the message must not name it again: it has no room."""
+    topic = CreatableTopic(
+        name="x" * 32_767, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[topic, topic], timeout_ms=1000, validate_only=False)
+    (result,) = client.call(request, CreateTopicsResponse, 3).topics
+    assert result.error_code == ErrorCode.INVALID_REQUEST

@@ -35,7 +35,7 @@ async def create_topics(
     for topic in request.topics:
         if names[topic.name] > 1:
             if all(result.name != topic.name for result in results):
-                message = f"topic {topic.name!r} is in the request twice"
+                message = "this topic is in the request twice"
                 results.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, message))
             continue
         try:
