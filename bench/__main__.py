@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         description=(bench.__doc__ or "").partition("\n")[0],
         epilog="Nothing else should run meanwhile: the machine is the measure.",
     )
-    parser.add_argument("--quick", action="store_true", help="short and rough, under two minutes")
+    parser.add_argument("--quick", action="store_true", help="short and rough")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="NAME",
                         help="only these sections: " + ", ".join(SECTIONS))  # fmt: skip
     parser.add_argument("--rounds", type=int, help="rounds a figure (default 5, quick 2)")

@@ -29,6 +29,7 @@ class Row:
     kafka: Sequence[float] = ()
     goal: float = 1  # as good as Kafka
     floor_goal: float = 0  # as a share
+    most: float = 0  # a goal without a peer
 
     def share(self, peer: Sequence[float]) -> float | None:
         """The median of the rounds' own ratios."""
@@ -52,6 +53,8 @@ class Row:
         share = self.share(self.floor)
         if share is not None and share < self.floor_goal:
             missed.append(f"{share:.0%} of the floor, the goal is {self.floor_goal:.0%}")
+        if self.most and (middle := statistics.median(self.values)) > self.most:
+            missed.append(f"{middle:.2f} {self.unit}, the goal is {self.most:g} at most")
         return missed
 
     def cells(self) -> Cells:

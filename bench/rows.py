@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench import (
     clients,
+    compaction,
     fetch,
     footprint,
     groups,
@@ -33,9 +34,16 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "cold": fetch.cold,
     # From here on each has brokers of its own.
     "groups": groups.measure,
+    "compaction": compaction.measure,
     "partitions": partitions.measure,
     "memory": footprint.measure,
     "start": startup.measure,
 }
 
-ALONE = ("groups", "partitions", "memory", "start")  # what sections share is ended before these
+ALONE = (
+    "groups",
+    "compaction",
+    "partitions",
+    "memory",
+    "start",
+)  # what sections share is ended before these
