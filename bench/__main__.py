@@ -12,7 +12,7 @@ from pathlib import Path
 import bench
 from bench import growth, notes
 from bench.kafka_jars import NoKafka, jars
-from bench.report import Section, as_markdown, as_text
+from bench.report import Section, as_markdown, as_text, merge
 from bench.rows import ALONE, SECTIONS
 from bench.system import Bench, describe_machine
 from bench.wire import BenchError
@@ -86,7 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
         }
         Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
     if options.write:
-        RESULTS.write_text(as_markdown(sections, facts, _INTRO, notes.read()))
+        reasons = notes.read()
+        page = as_markdown(sections, facts, _INTRO, reasons)
+        if options.only:
+            known = dict(facts)
+            which = f"Run of {known['date']}, {known['command']}"
+            page = merge(RESULTS.read_text(), page, which, reasons)
+        RESULTS.write_text(page)
         _say(f"wrote bench/{RESULTS.name}", end="\n")
     return 0 if len(sections) == len(wanted) else 130
 
@@ -106,7 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--growth", action="store_true",
                         help=f"only the growth curve: bench/{growth.PICTURE.name}")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write every round to a file")
-    parser.add_argument("--write", action="store_true", help=f"update bench/{RESULTS.name}")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"update bench/{RESULTS.name}; with --only, these sections of it",
+    )
     parser.add_argument("--data", metavar="DIR", help="where the logs go (default: TMPDIR)")
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,10 @@ def _line(cells: Cells, widths: Sequence[int]) -> str:
     return "  ".join(padded).rstrip()
 
 
+_MISSED = "Rows that fall short"
+_MISSED_ROW = re.compile(r"- \*\*(.+)\*\* \(.*?goal is[^)]*\)\.")
+
+
 def as_markdown(
     sections: Iterable[Section],
     facts: Sequence[tuple[str, str]],
@@ -168,9 +173,26 @@ def as_markdown(
         lines += ["", f"## {section.name}", "", f"{caption}.", ""]
         lines += ["| " + " | ".join(HEADINGS) + " |", rule]
         lines += ["| " + " | ".join(row.cells()) + " |" for row in section.rows]
-    lines += ["", "## Rows that fall short", ""]
+    lines += ["", f"## {_MISSED}", ""]
     lines += _reasons(sections, reasons) or ["None."]
     return "\n".join(lines) + "\n"
+
+
+def merge(old: str, new: str, run: str, reasons: Mapping[str, str]) -> str:
+    """The sections of a later run in place of those of an earlier one, each with its date."""
+    head, *before = old.split("\n## ")
+    _, *after = new.split("\n## ")
+    blocks = {text.partition("\n")[0]: text for text in before}
+    missed = blocks.pop(_MISSED).splitlines()
+    for text in after[:-1]:
+        name = text.partition("\n")[0]
+        blocks[name] = text.replace(".\n\n|", f".  {run}.\n\n|", 1)
+        missed = [line for line in missed if not line.startswith(f"- **{name}:")]
+    missed += [line for line in after[-1].splitlines() if line.startswith("- **")]
+    for i, line in enumerate(missed):
+        if found := _MISSED_ROW.match(line):  # the reason may have been found since
+            missed[i] = f"{found[0]} {reason_for(found[1], reasons)}"
+    return "\n## ".join([head, *blocks.values(), "\n".join(missed)]) + "\n"
 
 
 def _reasons(sections: Iterable[Section], reasons: Mapping[str, str]) -> list[str]:
