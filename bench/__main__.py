@@ -26,7 +26,8 @@ generator, and a ratio is the median of the rounds' own ratios.
 **Times as good** compares with Apache Kafka so that more than one is better for tidelog:
 tidelog / Kafka for throughput, Kafka / tidelog for latency, time, memory and CPU.  `!` marks a
 row that misses its goal (as good as Kafka; a tenth of its start-up time; an eighth of its
-memory; 60 % of the floor for large batches, 70 % for fetches); the reasons are at the end.
+memory; 60 % of the floor for large batches, 70 % for fetches; a p99 that grows by a fifth at
+most while the cleaner works); the reasons are at the end.
 
 `loopback` is the same exchange of bytes with nothing between; `floor` is a bare Python server
 that does the same system calls and no Kafka: for Produce loopback plus writing to rolling

@@ -40,10 +40,5 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "start": startup.measure,
 }
 
-ALONE = (
-    "groups",
-    "compaction",
-    "partitions",
-    "memory",
-    "start",
-)  # what sections share is ended before these
+# What sections share is ended before these.
+ALONE = ("groups", "compaction", "partitions", "memory", "start")
