@@ -1,0 +1,1 @@
+"""Spark looks for modules named ``pyspark_*`` and registers their ``DefaultSource``."""
