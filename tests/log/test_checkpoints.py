@@ -70,6 +70,14 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
     assert (tmp_path / "c").read_text() == "0\n0\n"
 
 
+def test_a_checkpoint_that_kafka_has_not_written_yet_is_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "c").touch()
+    assert read_checkpoint(str(tmp_path), "c") == {}
+    assert not caplog.records
+
+
 def test_an_older_note_never_overwrites_a_newer_one(tmp_path: Path) -> None:
     """The periodic checkpoints are written by a thread that may be late."""
     manager, _ = start(tmp_path)

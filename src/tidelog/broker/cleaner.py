@@ -101,7 +101,8 @@ class LogCleaner:
             partition.log.abandon_swap()
             work.abandon()
             return
-        work.finish(result)  # the next checkpoint says so
+        work.finish(result)
+        await self._replicas.checkpoint()  # else a crash would have it cleaned again
         log.info(
             "%s-%d: compacted to offset %d in %.1f s: %d bytes became %d, %d of %d records stay%s",
             partition.topic,

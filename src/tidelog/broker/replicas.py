@@ -311,10 +311,14 @@ class Replicas:
         """Write the checkpoints down, again and again."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            try:
-                await self.in_flush_thread(self.manager.note_checkpoints())
-            except OSError as error:
-                self._checkpoints_failed(error)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write the checkpoints down, beside other work."""
+        try:
+            await self.in_flush_thread(self.manager.note_checkpoints())
+        except OSError as error:
+            self._checkpoints_failed(error)
 
     def write_checkpoints(self) -> None:
         """Write them down now: somebody is to be told that they are."""

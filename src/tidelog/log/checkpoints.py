@@ -46,7 +46,12 @@ def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
 
 
 def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint; ValueError if it is not whole."""
+    """The offsets in a checkpoint; ValueError if it is not whole.
+
+    Apache Kafka makes its files empty and writes them later: that is no damage.
+    """
+    if not text:
+        return {}
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "0":
         raise ValueError("it does not start with version 0 and a count")

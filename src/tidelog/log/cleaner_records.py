@@ -61,6 +61,8 @@ def add_keys(
     base, count = header.base_offset, header.record_count
     if count < 0:
         raise ProtocolError("a batch counts less than no records")
+    if count == header.last_offset_delta + 1 and base >= start:
+        return _add_all_keys(data, pos, end, header, offsets)
     keyless = 0
     try:
         for _ in range(count):
@@ -100,6 +102,51 @@ def add_keys(
             elif length < 0:
                 keyless += 1
             if pos >= after or pos + length > after or after > end:
+                raise ProtocolError("a record does not end where its length says")
+            pos = after
+    except IndexError as error:
+        raise ProtocolError("a record runs past the end of its batch") from error
+    return keyless
+
+
+def _add_all_keys(data: bytes, pos: int, end: int, header: BatchHeader, offsets: OffsetMap) -> int:
+    """The same for a batch of which nothing is missing: a record's number is its offset."""
+    base = header.base_offset
+    keyless = 0
+    try:
+        for offset in range(base, base + header.record_count):
+            byte = data[pos]
+            if byte < 0x80:
+                pos += 1
+                after = pos + (byte >> 1)
+            elif (second := data[pos + 1]) < 0x80:
+                pos += 2
+                after = pos + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                length, pos = read_varint(data, pos)
+                after = pos + length
+            pos += 1  # attributes
+            while data[pos] >= 0x80:
+                pos += 1  # timestamp delta
+            pos += 1
+            while data[pos] >= 0x80:
+                pos += 1  # offset delta
+            byte = data[pos + 1]
+            if byte < 0x80:
+                pos += 2
+                stop = pos + (byte >> 1)
+            else:
+                length, pos = read_varint(data, pos + 1)
+                stop = pos + length
+            if byte & 1:  # zig-zag for what is below zero
+                keyless += 1
+                stop = pos
+            else:
+                key = data[pos:stop]
+                if stop - pos > SHORT_KEY:
+                    key = _digest(key)
+                offsets[key] = offset
+            if not stop < after <= end:
                 raise ProtocolError("a record does not end where its length says")
             pos = after
     except IndexError as error:
