@@ -8,7 +8,29 @@ cluster where that begins and ends, ``planner.py`` cuts it into ranges of bytes 
 sends the ranges to its executors, ``reading.py`` fetches one range with our own client and
 ``decode.py`` turns whole fetches into Arrow columns.  ``source.py`` and ``sink.py`` are what
 Spark calls; ``lake/`` writes Parquet inside the tasks instead and publishes files and offsets
-together.  ``session.py`` is the one place where a Spark session is made.
+together.  ``spark.py`` is the one place where a Spark session is made.
 
 It needs the extra ``spark``: ``pip install "tidelog[spark]"``.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.spark import session
+
+# What a user calls, and the module that has it; imported when it is first used, because
+# PySpark takes its time.
+_EXPORTS = {
+    "session": "spark",
+}
+
+__all__ = ["session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -70,6 +70,7 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Run a command.  Whatever goes wrong is one sentence on standard error, exit code 1."""
     from tidelog.errors import ApiError, SettingError
+    from tidelog.java import NotInstalled
     from tidelog.log.manager import DirectoryInUse, WrongCluster
 
     try:
@@ -79,7 +80,7 @@ def main(args: list[str] | None = None) -> Any:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (ApiError, SettingError, DirectoryInUse, WrongCluster) as error:
+    except (ApiError, SettingError, DirectoryInUse, WrongCluster, NotInstalled) as error:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,0 +1,349 @@
+"""Spark sessions: the one place where they are made.
+
+    spark = tidelog.pipeline.session()
+    spark = tidelog.pipeline.session(master="spark://host:7077", settings={"spark.cores.max": 8})
+
+What it sets and why stands in ``_defaults``, in order of strength: what the caller gives in
+``settings``, what ``spark-submit`` or ``spark-defaults.conf`` say, and last what we find best.
+Java comes from :mod:`tidelog.java`.  Spark's noise is kept away: log lines below errors, and
+what the JVM itself says at start.  Whatever a session writes for itself is in one temporary
+folder that goes when Python ends; nothing is left in the folder in which the user works.
+
+On a cluster (``master`` is not ``local``) executors get the packages ``tidelog`` and
+``pyspark_tidelog`` from here, unpacked into the folder that Spark puts on every worker's path.
+What tidelog itself needs (pyarrow, numba and so on: compiled, so not to be sent) must be
+installed there; a first small job checks that, and says what is missing on which host.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidelog import java
+from tidelog.java import NotInstalled
+
+if importlib.util.find_spec("pyspark") is None:
+    raise NotInstalled('this needs PySpark: pip install "tidelog[spark]"')
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+_GIB = 1 << 30
+_MODULES = ("tidelog", "pyspark_tidelog")
+# What a task imports; the right side is what pip calls it.
+_NEEDED = {
+    "confluent_kafka": "confluent-kafka",
+    "cramjam": "cramjam",
+    "crc32c": "crc32c",
+    "numba": "numba",
+    "pyarrow": "pyarrow",
+}
+# These say nothing that a user can act on, or repeat what the exception says.
+_NOISY = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.python",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.window.WindowExec",
+    "org.apache.spark.util.Utils",
+)
+_QUIET_LEVELS = ("OFF", "FATAL", "ERROR", "WARN")
+_LEVELS = (*_QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
+_LAST_WORDS = 20  # lines of a JVM that did not start
+_JVM_END_SECONDS = 30
+
+
+def session(
+    name: str = "tidelog",
+    *,
+    master: str | None = None,
+    cores: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    log_level: str = "error",
+    ui: bool = False,
+) -> SparkSession:
+    """A Spark session that is set up for tidelog; the one that runs already, if there is one.
+
+    ``master``   where it runs, as in ``spark-submit --master``; here if not said
+    ``cores``    how many tasks at a time, when it runs here; all cores if not said
+    ``settings`` Spark's own, by name; they win over everything
+    ``log_level`` from ``off`` to ``trace``; from ``info`` on nothing is held back
+    ``ui``       whether Spark's web pages are served
+    """
+    wanted = {key: _text(value) for key, value in (settings or {}).items()}
+    _check(master, cores, wanted, log_level)
+    if SparkContext._active_spark_context is not None:
+        return _again(wanted)
+    folder = _Folder()
+    given = {**_site_settings(), **wanted}
+    if master is not None:
+        given["spark.master"] = master
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if submitted:
+        SparkContext._ensure_initialized()
+        given = {**dict(SparkConf().getAll()), **given}
+    given = {**_defaults(name, given.get("spark.master"), cores, ui, folder.path), **given}
+    local = given["spark.master"].startswith("local")
+    if not submitted:
+        _choose_python(given, local)
+        given["spark.driver.extraJavaOptions"] = " ".join(
+            [_log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
+        ).strip()
+        _start_java(given, log_level)
+    conf = SparkConf()
+    for key, value in given.items():
+        conf.set(key, value)
+    SparkContext.getOrCreate(conf)
+    spark = SparkSession.builder.getOrCreate()
+    folder.remove_after(spark)
+    if not local:
+        _ship(spark, folder.path)
+        _check_executors(spark)
+    return spark
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check(
+    master: str | None, cores: int | None, settings: Mapping[str, str], log_level: str
+) -> None:
+    if master is not None and master.startswith("sc:"):
+        raise ValueError(
+            f"master={master!r} is a Spark Connect server: it makes its own sessions; use "
+            "SparkSession.builder.remote(...), with tidelog installed where the server runs"
+        )
+    if cores is not None and cores < 1:
+        raise ValueError(f"cores={cores}: at least 1")
+    if cores is not None and master is not None:
+        raise ValueError("give cores or master, not both: cores is for a session on this machine")
+    if log_level.upper() not in _LEVELS:
+        raise ValueError(f"log_level={log_level!r}: one of {', '.join(_LEVELS).lower()}")
+    for key in settings:
+        if not key.startswith("spark."):
+            raise ValueError(f"settings: {key} is none of Spark's, they begin with 'spark.'")
+
+
+def _again(settings: Mapping[str, str]) -> SparkSession:
+    """The session that runs; of the settings, what can still be set."""
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+# -- settings -------------------------------------------------------------------
+
+
+def _defaults(
+    name: str, master: str | None, cores: int | None, ui: bool, folder: Path
+) -> dict[str, str]:
+    count = cores or len(os.sched_getaffinity(0))
+    result = {
+        "spark.app.name": name,
+        # The last number lets a failed task be tried again, as on a cluster.
+        "spark.master": master or f"local[{count},4]",
+        "spark.ui.enabled": _text(ui),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A day begins for every machine at the same moment.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    if result["spark.master"].startswith("local"):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        result |= {
+            # Names of hosts are not asked for, and nobody else can connect.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # As Java does by itself; Spark's own default is 1 GiB on any machine.
+            "spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m",
+            # Each costs a task in every micro-batch; Spark's default of 200 is for clusters.
+            "spark.sql.shuffle.partitions": str(max(count, 2)),
+        }
+        if "SPARK_LOCAL_DIRS" not in os.environ:
+            result["spark.local.dir"] = str(folder / "local")
+    return result
+
+
+def _site_settings() -> dict[str, str]:
+    """``spark-defaults.conf``: what it says must not be overridden by what we only prefer."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    if folder is None:
+        return {}
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text()
+    except OSError:
+        return {}
+    result = {}
+    for line in text.splitlines():
+        key, _, value = line.strip().replace("=", " ", 1).partition(" ")
+        if key.startswith("spark."):
+            result[key] = value.strip()
+    return result
+
+
+def _choose_python(given: dict[str, str], local: bool) -> None:
+    """Spark starts ``python3`` if nobody says which."""
+    if local:
+        given.setdefault("spark.pyspark.python", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
+        os.environ["PYSPARK_DRIVER_PYTHON"] = given["spark.pyspark.python"]
+    elif "spark.pyspark.python" in given:
+        # PySpark reads the one, Spark the other.
+        os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
+
+
+# -- the JVM --------------------------------------------------------------------
+
+
+def _log_option(folder: Path, level: str) -> str:
+    lines = [
+        f"rootLogger.level = {level}",
+        "rootLogger.appenderRef.console.ref = console",
+        "appender.console.type = Console",
+        "appender.console.name = console",
+        "appender.console.target = SYSTEM_ERR",
+        "appender.console.layout.type = PatternLayout",
+        "appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}",
+        # Spark gives an interactive Python the level of this one, and says so if it differs.
+        "logger.python.name = org.apache.spark.api.python.PythonGatewayServer",
+        f"logger.python.level = {level}",
+    ]
+    if level.upper() in _QUIET_LEVELS:
+        for number, name in enumerate(_NOISY):
+            lines += [f"logger.n{number}.name = {name}", f"logger.n{number}.level = off"]
+    path = folder / "log4j2.properties"
+    path.write_text("\n".join(lines) + "\n")
+    return f'-Dlog4j2.configurationFile="{path.as_uri()}"'
+
+
+def _start_java(given: Mapping[str, str], log_level: str) -> None:
+    """Start the JVM ourselves, to hear what it says: noise is dropped, the rest passed on."""
+    os.environ["JAVA_HOME"] = str(java.find().spark_home())
+    quiet = log_level.upper() in _QUIET_LEVELS
+    last = collections.deque[str](maxlen=_LAST_WORDS)
+    reading, writing = os.pipe()
+
+    def listen() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            for line in lines:
+                last.append(line)
+                if not (quiet and line.startswith("WARNING: ")):  # the JVM's own, not Spark's
+                    with contextlib.suppress(ValueError, OSError):  # it may be closed by now
+                        sys.stderr.write(line)
+
+    conf = SparkConf(loadDefaults=False)
+    for key, value in given.items():
+        conf.set(key, value)
+    thread = threading.Thread(target=listen, name="spark-stderr", daemon=True)
+    thread.start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        os.close(writing)
+        thread.join()
+        said = "".join(last).strip() or "it said nothing"
+        raise RuntimeError(f"Spark did not start: {said}") from error
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+class _Folder:
+    """The temporary folder of a session."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
+        atexit.register(self._remove)
+
+    def remove_after(self, spark: SparkSession) -> None:
+        """The JVM deletes its own files when it ends, and must be gone before the folder."""
+        gateway = SparkContext._gateway
+        process = getattr(gateway, "proc", None)
+
+        def end() -> None:
+            with contextlib.suppress(Exception):  # it may be dead already
+                spark.stop()
+            if process is not None:
+                with contextlib.suppress(Exception):
+                    process.stdin.close()
+                    process.wait(_JVM_END_SECONDS)
+
+        atexit.register(end)  # the last that is registered is called first
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+# -- a cluster ------------------------------------------------------------------
+
+
+def _ship(spark: SparkSession, folder: Path) -> None:
+    """Send our own packages, each as an archive that unpacks into a folder of its name.
+
+    That folder lies on the path of every Python worker, also of those that Spark starts for a
+    data source it found by itself: these do not get the files of ``addPyFile``.
+    """
+    for name in _MODULES:
+        spark.sparkContext.addArchive(f"{_zip(name, folder)}#{name}")
+
+
+def _zip(module: str, folder: Path) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise NotInstalled(f"the package {module} is not installed: pip install tidelog")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    path = folder / f"{module}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, file.relative_to(root))
+    return path
+
+
+def _check_executors(spark: SparkSession) -> None:
+    """One task looks at one executor: what does it lack?"""
+    needed = dict(_NEEDED)
+
+    def look(_: Iterable[Any]) -> list[tuple[str, str, list[str]]]:
+        import importlib.util
+        import socket
+        import sys
+
+        missing = [name for name in needed if importlib.util.find_spec(name) is None]
+        return [(socket.gethostname(), sys.executable, missing)]
+
+    ((host, python, missing),) = (
+        spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    )
+    if missing:
+        names = " ".join(f'"{needed[name]}"' for name in missing)
+        raise NotInstalled(
+            f"the executors lack what tidelog needs: {python} on {host} has no "
+            f"{', '.join(missing)}; run `{python} -m pip install {names}` on every worker, or "
+            "send a Python environment with spark.archives and spark.pyspark.python"
+        )

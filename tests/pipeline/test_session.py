@@ -1,0 +1,154 @@
+"""Sessions: what is set, what can be overridden, what is said, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidelog
+import tidelog.pipeline
+
+SOURCE = Path(tidelog.__file__).parent.parent
+
+
+def python(script: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by itself, in a folder of its own."""
+    cwd.mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **env},
+    )
+
+
+def test_what_is_set(spark: Any) -> None:
+    conf = spark.conf
+    assert conf.get("spark.master") == "local[2,4]"
+    assert conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert "RocksDB" in conf.get("spark.sql.streaming.stateStore.providerClass")
+    assert conf.get("spark.sql.session.timeZone") == "UTC"
+    assert conf.get("spark.ui.enabled") == "false"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+def test_workers_run_our_python(spark: Any) -> None:
+    def where(_: Any) -> list[str]:
+        return [sys.executable]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect() == [sys.executable]
+
+
+def test_a_second_call_gives_the_session_that_runs(spark: Any) -> None:
+    again = tidelog.pipeline.session(settings={"spark.sql.shuffle.partitions": 2})
+    assert again.sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"master": "sc://somewhere"}, "is a Spark Connect server"),
+        ({"cores": 0}, "at least 1"),
+        ({"cores": 1, "master": "spark://h:1"}, "not both"),
+        ({"log_level": "loud"}, "one of off, fatal, error, warn, info, debug, trace, all"),
+        ({"settings": {"sql.x": 1}}, "sql.x is none of Spark's"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tidelog.pipeline.session(**arguments)
+
+
+def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "# by the administrator\n"
+        "spark.sql.session.timeZone   Europe/Rome\n"
+        "spark.sql.shuffle.partitions=7\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    script = """
+        import os
+        import tidelog.pipeline
+        spark = tidelog.pipeline.session(
+            "mine",
+            cores=1,
+            settings={
+                "spark.sql.shuffle.partitions": 3,
+                "spark.driver.extraJavaOptions": "-Dmine=yes",
+                "spark.sql.execution.arrow.pyspark.enabled": False,
+            },
+        )
+        print(spark.sparkContext.appName)
+        print(spark.conf.get("spark.master"))
+        print(spark.conf.get("spark.sql.shuffle.partitions"))
+        print(spark.conf.get("spark.sql.session.timeZone"))
+        print(spark.conf.get("spark.sql.execution.arrow.pyspark.enabled"))
+        print(spark._jvm.java.lang.System.getProperty("mine"))
+        spark.range(3).write.saveAsTable("numbers")
+        print(spark.table("numbers").count())
+        print(len(os.listdir(os.environ["TMPDIR"])) > 0)
+    """
+    done = python(
+        script,
+        tmp_path / "cwd",
+        TMPDIR=str(tmp_path / "tmp"),
+        SPARK_CONF_DIR=str(tmp_path / "conf"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "mine",
+        "local[1,4]",
+        "3",
+        "Europe/Rome",
+        "false",
+        "yes",
+        "3",
+        "True",
+    ]
+    assert done.stderr == ""
+    assert list((tmp_path / "cwd").iterdir()) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_jvm_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+    script = """
+        import tidelog.pipeline
+        try:
+            tidelog.pipeline.session(settings={"spark.driver.memory": "plenty"})
+        except RuntimeError as error:
+            print(error)
+    """
+    done = python(script, tmp_path)
+    assert done.stdout.startswith("Spark did not start: "), done.stderr
+    assert "plenty" in done.stdout
+
+
+def test_without_pyspark(tmp_path: Path) -> None:
+    script = """
+        import sys
+        sys.modules["pyspark"] = None
+        import tidelog.pipeline
+        tidelog.pipeline.session()
+    """
+    done = python(script, tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        'tidelog.java.NotInstalled: this needs PySpark: pip install "tidelog[spark]"'
+    )
+
+
+def test_the_package_itself_does_not_need_pyspark(tmp_path: Path) -> None:
+    script = """
+        import sys
+        import tidelog.pipeline
+        print([name for name in ("pyspark", "pyarrow", "numba") if name in sys.modules])
+    """
+    assert python(script, tmp_path).stdout == "[]\n"
