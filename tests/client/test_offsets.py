@@ -61,6 +61,8 @@ logs = st.tuples(numbers, st.integers(0, 10**6)).map(lambda t: Extent(t[0], t[0]
         ("@-5m", Position(Kind.AGO, 300_000)),
         ("@-48h", Position(Kind.AGO, 48 * 3_600_000)),
         ("@-2d", Position(Kind.AGO, 48 * 3_600_000)),
+        ("-10m", Position(Kind.AGO, 600_000)),
+        ("-10", Position(Kind.END, 10)),
     ],
 )
 def test_one_position(text: str, expected: Position) -> None:
@@ -90,6 +92,7 @@ def test_one_position(text: str, expected: Position) -> None:
         ("@2026-01-01T02:00+02:00:5", "@2026-01-01T02:00+02:00", "5"),
         ("@2026-01-01T02:00+02:00:@-1h", "@2026-01-01T02:00+02:00", "@-1h"),
         ("@-48h:@-24h", "@-48h", "@-24h"),
+        ("-48h:-24", "@-48h", "-24"),
         (":@2026-01-01T00:00", "start", "@2026-01-01T00:00"),
     ],
 )
@@ -100,7 +103,7 @@ def test_ranges(text: str, first: str, last: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "x", "begin", "START", "1.5", "1e3", "--1", "+-1", "+", "-", "@", "@-", "@-48",
+        "", " ", "x", "begin", "START", "1.5", "1e3", "--1", "+-1", "+", "-", "-1w", "+1h", "1h", "@", "@-", "@-48",
         "@-48w", "@48h", "@+48h", "@tomorrow", "@2026", "@1767225600", "@2026-01",
         "@2026-13-01", "@2026-02-30",
         "@2026-01-01T", "@2026-01-01T24:30", "@2026-01-01T10", "@2026-01-01T10:61",

@@ -8,7 +8,7 @@
     @2026-01-01T00:00Z  the first record at or after a time
     @2026-01-01         the same; midnight, and UTC where no zone is given
     @1767225600000      the same, in milliseconds since 1970
-    @-48h               that long ago: s, m, h or d
+    @-48h               that long ago: s, m, h or d (also -48h)
 
 A range is ``a:b``: from ``a`` up to but not including ``b``.  Without ``a`` it begins at the
 start, without ``b`` it stops at the end as it is now.  Times hold colons themselves: a time
@@ -47,7 +47,13 @@ _TIME = r"""
   | (?P<epoch>\d+)
 """
 _POSITION = re.compile(
-    rf"(?P<name>[a-z]+) | (?P<sign>[+-]?)(?P<number>\d+) | @(?:{_TIME})", re.VERBOSE | re.ASCII
+    rf"""
+    (?P<name>[a-z]+)
+  | -(?P<span>\d+)(?P<span_unit>[smhd])
+  | (?P<sign>[+-]?)(?P<number>\d+)
+  | @(?:{_TIME})
+    """,
+    re.VERBOSE | re.ASCII,
 )
 _HELP = "use start, end, a number, +N, -N, @TIME (2026-01-01T00:00Z) or @-48h"
 
@@ -173,8 +179,9 @@ def _position(text: str, match: re.Match[str]) -> Position:
     if found["number"]:
         kinds = {"+": Kind.START, "-": Kind.END, "": Kind.ABSOLUTE}
         return Position(kinds[found["sign"]], _limited(text, int(found["number"])))
-    if found["ago"]:
-        return Position(Kind.AGO, _limited(text, int(found["ago"]) * _UNITS[found["unit"]]))
+    ago, unit = found["ago"] or found["span"], found["unit"] or found["span_unit"]
+    if ago:
+        return Position(Kind.AGO, _limited(text, int(ago) * _UNITS[unit]))
     if found["epoch"]:
         milliseconds = _limited(text, int(found["epoch"]))
         if milliseconds < _SMALLEST_EPOCH:

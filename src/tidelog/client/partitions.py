@@ -42,9 +42,12 @@ class LogSize:
 
 
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int]
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
 ) -> dict[TopicPartition, int | None]:
-    """Offsets by time (ms), or EARLIEST or LATEST; None if no record is that new."""
+    """Offsets by time (ms), or EARLIEST or LATEST; None if no record is that new.
+
+    With ``read_committed`` the end is where the first open transaction begins.
+    """
     found: dict[TopicPartition, int | None] = {}
     problem: ApiError | None = None
     for _ in cluster.attempts():
@@ -57,6 +60,7 @@ def list_offsets(
                 continue
             request = ListOffsetsRequest(
                 replica_id=_CONSUMER,
+                isolation_level=int(read_committed),
                 topics=[
                     ListOffsetsTopic(
                         name=topic,
@@ -87,11 +91,13 @@ def list_offsets(
     return found
 
 
-def extents(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+def extents(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+) -> dict[TopicPartition, Extent]:
     """Where the logs start and end now."""
     rows = list(partitions)
     starts = list_offsets(cluster, dict.fromkeys(rows, EARLIEST))
-    ends = list_offsets(cluster, dict.fromkeys(rows, LATEST))
+    ends = list_offsets(cluster, dict.fromkeys(rows, LATEST), read_committed=read_committed)
     return {row: Extent(starts[row] or 0, ends[row] or 0) for row in rows}
 
 
@@ -142,9 +148,11 @@ def delete_records(
 
 
 def log_sizes(
-    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition] | None = None,
+    brokers: Iterable[int] | None = None,
 ) -> list[LogSize]:
-    """What is on the brokers' disks, of these partitions or of all."""
+    """What is on the brokers' disks, of these partitions or of all, on these brokers or all."""
     topics = None
     if partitions is not None:
         topics = [
@@ -152,7 +160,7 @@ def log_sizes(
             for topic, rows in _by_topic(partitions)
         ]
     result = []
-    for broker_id in sorted(cluster.metadata([]).brokers):
+    for broker_id in sorted(cluster.metadata([]).brokers if brokers is None else brokers):
         request = DescribeLogDirsRequest(topics=topics)
         response = cluster.ask(request, DescribeLogDirsResponse, broker=broker_id)
         if response.error_code:

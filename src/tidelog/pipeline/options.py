@@ -1,7 +1,7 @@
 """What a user of Spark may ask of the format ``tidelog``.  Pure.
 
 Names, defaults and precedence are those of Spark's own Kafka connector, so that moving a job
-is one word; what goes beyond it is marked in the table of ``SourceOptions``.  Names are
+is one word; ``SOURCE_OPTIONS`` is the whole list, with what goes beyond it.  Names are
 case-insensitive, as everywhere in Spark.  A wrong value and a name that does not exist are
 refused before anything is read, in a sentence that says what to write.
 """
@@ -14,25 +14,28 @@ from dataclasses import dataclass, field
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT
+from tidelog.client.offsets import END, START
 from tidelog.clock import Clock
 from tidelog.errors import ApiError
-from tidelog.pipeline.kafka_settings import ALL_SETTINGS
+from tidelog.pipeline.kafka_settings import (
+    ALL_SETTINGS,
+    CONSUMER,
+    PRODUCER,
+    REFUSED_BY_SINK,
+    REFUSED_BY_SOURCE,
+)
+from tidelog.pipeline.option_values import (
+    KAFKA_PREFIX,
+    Given,
+    OptionError as OptionError,
+    unknown_option,
+    whole_number,
+)
+from tidelog.pipeline.ranges import ALL, COLUMNS, HEADERS, Columns
+from tidelog.pipeline.where import Topics, Where, check_pairs, parse_topics, parse_where
 
-KAFKA_PREFIX = "kafka."
 CLIENT_ID = "tidelog-spark"
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
-
-
-class OptionError(ValueError):
-    """An option that cannot be; the message names it and says what to write."""
-
-
-def unknown_option(name: str, known: Iterable[str]) -> OptionError:
-    """There is no such option; perhaps there is one that is spelt nearly so."""
-    by_lower = {row.lower(): row for row in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
-    hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
-    return OptionError(f"{name}: there is no such option{hint}")
 
 
 # -- the client -----------------------------------------------------------------
@@ -144,26 +147,191 @@ def kafka_settings(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# -- values ---------------------------------------------------------------------
+# -- the source -----------------------------------------------------------------
+
+# Every option of the source and what it means; the names as users write them.
+SOURCE_OPTIONS = {
+    "assign": 'partitions to read: {"topic":[0,1]}',
+    "subscribe": "topics to read, with commas between",
+    "subscribePattern": "a regular expression that topics are found by",
+    "startingOffsets": "where to begin: earliest, latest, an offset in the language of the "
+    "command line (-10m, -1000, @2026-01-01T00:00Z), group, or json by partition",
+    "startingTimestamp": "begin at the first record at or after this time, in ms since 1970",
+    "startingOffsetsByTimestamp": "the same, json by partition",
+    "startingOffsetsByTimestampStrategy": "no record is that new: error or latest",
+    "endingOffsets": "where a batch ends, exclusive: as startingOffsets, but not group",
+    "endingTimestamp": "a batch ends before the first record at or after this time",
+    "endingOffsetsByTimestamp": "the same, json by partition",
+    "failOnDataLoss": "false: go on at the nearest offset, and report which ranges were lost",
+    "failOnCorruptBatch": "false: skip damaged batches, and report their offsets",
+    "kafkaConsumer.pollTimeoutMs": "how long a task waits for records, broker restarts included",
+    "fetchOffset.numRetries": "how often a question about offsets is repeated",
+    "fetchOffset.retryIntervalMs": "and the pause between",
+    "partition.metadata.cache.ttl.ms": "how long the list of partitions is kept; -1: never",
+    "maxOffsetsPerTrigger": "at most so many offsets in a micro-batch",
+    "minOffsetsPerTrigger": "no micro-batch before there are so many",
+    "maxTriggerDelay": "or before this time has passed",
+    "maxBytesPerTrigger": "at most about so many bytes in a micro-batch",
+    "minPartitions": "at least so many tasks",
+    "maxRecordsPerPartition": "at most so many offsets in a task",
+    "maxBytesPerPartition": "at most about so many bytes in a task",
+    "groupIdPrefix": "accepted; without kafka.group.id there is no group at all",
+    "includeHeaders": "add the column headers",
+    "columns": "the columns to read, with commas between: nothing else is decoded",
+    "ranges": "true: one row for each planned range of offsets instead of its records",
+}
+DEFAULT_BYTES_PER_TRIGGER = 1 << 30
+DEFAULT_BYTES_PER_TASK = 128 << 20
 
 
-def whole_number(name: str, text: str | None, default: int, least: int = 0) -> int:
-    """A whole number, or a sentence that says what it may be."""
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query asks of the source.  Travels to executors."""
+
+    client: ClientOptions
+    topics: Topics
+    starting: Where | None = None  # None: latest for a stream, earliest for a batch
+    ending: Where | None = None  # None: latest
+    fail_on_data_loss: bool = True
+    fail_on_corrupt_batch: bool = True
+    poll_timeout: float = 120.0
+    num_retries: int = 3
+    retry_interval: float = 1.0
+    metadata_ttl: float | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = 900.0
+    max_bytes_per_trigger: int = DEFAULT_BYTES_PER_TRIGGER  # 0: no limit
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_bytes_per_partition: int = DEFAULT_BYTES_PER_TASK
+    columns: Columns = ALL
+    ranges: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Everything but what holds only for batches or only for streams."""
+        found = Given(options, SOURCE_OPTIONS)
+        client = ClientOptions.parse(options, refused=REFUSED_BY_SOURCE, known=CONSUMER | PRODUCER)
+        max_offsets = found.number("maxOffsetsPerTrigger", 1)
+        min_offsets = found.number("minOffsetsPerTrigger", 1)
+        if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
+            raise OptionError(
+                f"minOffsetsPerTrigger={min_offsets} is above maxOffsetsPerTrigger={max_offsets}: "
+                "write the smaller number first"
+            )
+        max_bytes = found.size("maxBytesPerTrigger")
+        if max_bytes is None:
+            # Without any limit a first run from the beginning would be one endless batch.
+            max_bytes = DEFAULT_BYTES_PER_TRIGGER if max_offsets is None else 0
+        starting = parse_where(found, "starting")
+        if starting is not None and starting.group and client.group_id is None:
+            raise OptionError(
+                "startingOffsets=group begins where a group has committed: write its name, "
+                '.option("kafka.group.id", "...")'
+            )
+        ttl = found.number("partition.metadata.cache.ttl.ms", -1)
+        if ttl == 0:
+            raise OptionError(
+                "partition.metadata.cache.ttl.ms=0: write milliseconds, or -1 for no cache"
+            )
+        own = cls(client, Topics())
+        return cls(
+            client,
+            parse_topics(found),
+            starting=starting,
+            ending=parse_where(found, "ending"),
+            fail_on_data_loss=found.truth("failOnDataLoss", True),
+            fail_on_corrupt_batch=found.truth("failOnCorruptBatch", True),
+            poll_timeout=found.ms("kafkaConsumer.pollTimeoutMs", own.poll_timeout, 1),
+            num_retries=found.number("fetchOffset.numRetries", 0, own.num_retries),
+            retry_interval=found.ms("fetchOffset.retryIntervalMs", own.retry_interval, 0),
+            metadata_ttl=None if ttl is None or ttl < 0 else ttl / 1000,
+            max_offsets_per_trigger=max_offsets,
+            min_offsets_per_trigger=min_offsets,
+            max_trigger_delay=found.duration("maxTriggerDelay", own.max_trigger_delay),
+            max_bytes_per_trigger=max_bytes,
+            min_partitions=found.number("minPartitions", 1),
+            max_records_per_partition=found.number("maxRecordsPerPartition", 1),
+            max_bytes_per_partition=found.size("maxBytesPerPartition", 1)
+            or own.max_bytes_per_partition,
+            columns=_columns(found),
+            ranges=found.truth("ranges", False),
+        )
+
+    def for_batch(self) -> SourceOptions:
+        """Checks what only a batch may not say."""
+        nothing = "such a batch would hold no records"
+        for where, wrong, name in (
+            (self.starting, END, "latest"),
+            (self.ending, START, "earliest"),
+        ):
+            if where is None:
+                continue
+            if where.position == wrong:
+                raise OptionError(f"{where.option}={name}: {nothing}; name another offset")
+            for place, position in (where.each or {}).items():
+                if position == wrong:
+                    raise OptionError(
+                        f"{where.option} says {name} for {place}: {nothing}; name another offset"
+                    )
+        if self.starting is not None and self.ending is not None:
+            check_pairs(self.starting, self.ending)
+        return self
+
+    def for_stream(self) -> SourceOptions:
+        """Checks what only a stream may not say."""
+        if self.ending is not None:
+            raise OptionError(
+                f"{self.ending.option}: a stream has no end; use spark.read, or "
+                ".trigger(availableNow=True) to stop at what is there now"
+            )
+        return self
+
+
+def _columns(found: Given) -> Columns:
+    headers = found.truth("includeHeaders", False)
+    text = found.get("columns")
     if text is None:
-        return default
-    try:
-        number = int(text.strip().replace("_", ""))
-    except ValueError:
-        raise OptionError(f"{name}={text}: write a whole number") from None
-    if not least <= number < 2**63:
-        raise OptionError(f"{name}={text}: write a whole number that is at least {least}")
-    return number
+        return Columns((*COLUMNS, HEADERS)) if headers else ALL
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    names = []
+    for part in (row.strip() for row in text.split(",") if row.strip()):
+        name = known.get(part.lower())
+        if name is None:
+            close = difflib.get_close_matches(part.lower(), known, n=1, cutoff=0.5)
+            hint = f"did you mean {known[close[0]]}? " if close else ""
+            raise OptionError(
+                f"columns={text}: there is no column {part}; {hint}"
+                f"There are: {', '.join(known.values())}"
+            )
+        names.append(name)
+    if headers:
+        names.append(HEADERS)
+    if not names:
+        raise OptionError(f"columns is empty: write some of {', '.join(known.values())}")
+    return Columns(tuple(dict.fromkeys(names)))
 
 
-def truth(name: str, text: str | None, default: bool) -> bool:
-    """``true`` or ``false``."""
-    if text is None:
-        return default
-    if text.strip().lower() not in ("true", "false"):
-        raise OptionError(f"{name}={text}: write true or false")
-    return text.strip().lower() == "true"
+# -- the sink -------------------------------------------------------------------
+
+SINK_OPTIONS = {
+    "topic": "where records go that have no column topic",
+    "includeHeaders": "accepted: a column headers is always written",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a query asks of the sink.  Travels to executors."""
+
+    client: ClientOptions
+    topic: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        found = Given(options, SINK_OPTIONS)
+        client = ClientOptions.parse(options, refused=REFUSED_BY_SINK, known=CONSUMER | PRODUCER)
+        topic = (found.get("topic") or "").strip() or None
+        found.truth("includeHeaders", False)
+        return cls(client, topic)
