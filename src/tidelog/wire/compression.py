@@ -77,8 +77,48 @@ def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT) -> Buffer
         module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
         return _decompress_stream(module, data, limit)
     except (cramjam.DecompressionError, struct.error) as error:
-        message = f"a batch says it is {codec.name.lower()} but does not decompress: {error}"
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, message) from error
+        raise _damaged(codec, error) from error
+
+
+class TooSmall(Exception):
+    """The records do not fit into the buffer; with a larger one they might."""
+
+
+def decompress_into(codec: Codec, data: Buffer, out: Buffer) -> int:
+    """Undo :func:`compress` into memory that is there already; how many bytes it became.
+
+    For those who read many batches: no new buffer for each, and never more than ``out``.
+    """
+    try:
+        if codec is Codec.SNAPPY:
+            return _snappy_into(memoryview(data), memoryview(out))
+        module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
+        return int(module.decompress_into(data, out))
+    except (cramjam.DecompressionError, struct.error) as error:
+        if "write whole buffer" in str(error):
+            raise TooSmall from None
+        raise _damaged(codec, error) from error
+
+
+def _snappy_into(view: memoryview, out: memoryview) -> int:
+    if bytes(view[:8]) != _XERIAL:
+        return _snappy_block_into(view, out)
+    used = 0
+    pos = len(_XERIAL_HEADER)
+    while pos < len(view):
+        (length,) = _LENGTH.unpack_from(view, pos)
+        pos += _LENGTH.size
+        if length < 0 or length > len(view) - pos:
+            raise cramjam.DecompressionError("a snappy block is longer than the batch")
+        used += _snappy_block_into(view[pos : pos + length], out[used:])
+        pos += length
+    return used
+
+
+def _snappy_block_into(block: memoryview, out: memoryview) -> int:
+    if cramjam.snappy.decompress_raw_len(block) > len(out):
+        raise TooSmall
+    return int(cramjam.snappy.decompress_raw_into(block, out))
 
 
 def _decompress_stream(module: Any, data: Buffer, limit: int) -> Buffer:
@@ -114,6 +154,11 @@ def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
         out += bytes(cramjam.snappy.decompress_raw(block))
         pos += length
     return out
+
+
+def _damaged(codec: Codec, error: Exception) -> ApiError:
+    message = f"a batch says it is {codec.name.lower()} but does not decompress: {error}"
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -1,0 +1,471 @@
+"""From the records of a Fetch answer to Arrow columns.
+
+    decoder = Decoder(part, columns)
+    answer = decoder.scan(records, start, aborted)   # answer.next_offset: where to fetch next
+    for batch in decoder.decode(answer): ...         # Arrow batches of a few MB
+    last = decoder.flush()                           # what did not fill one
+
+Batches are looked at in the order of the log, in groups that fit into the processor's cache:
+their CRCs are checked, they are decompressed into memory that is used again and again, and the
+compiled loop of ``kernel.py`` copies the wanted fields into columns.  A column batch is handed
+out when it is full, whatever the batches of the log were, so that one huge or bomb-like batch
+costs no more memory than its decompressed bytes, which are limited.
+
+A damaged batch raises ``CorruptBatch`` after all records before it were taken.  Batches of old
+formats (magic 0 and 1) are refused: brokers since Kafka 4.0 have none, and older ones rewrite
+a topic when ``log.message.format.version`` or the producers are renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.pipeline import kernel
+from tidelog.pipeline.loss import CorruptBatch
+from tidelog.pipeline.ranges import HEADERS, Columns, OffsetRange
+from tidelog.pipeline.schema import HEADER_TYPE, TYPES, arrow_schema
+from tidelog.wire.batch import CONTROL, CRC_START, TRANSACTIONAL
+from tidelog.wire.compression import DEFAULT_LIMIT, TooSmall, codec_of, decompress_into
+from tidelog.wire.markers import read_marker
+from tidelog.wire.primitives import Buffer
+
+TARGET_BYTES = 2 * 1024 * 1024  # of an Arrow batch: what Spark takes best is 1 to 4 MB
+_GROUP_BYTES = 512 * 1024  # what is checked, then copied while it is still in the cache
+_SCRATCH = 4 * 1024 * 1024
+_LARGEST_KEPT_SCRATCH = 32 * 1024 * 1024
+_SMALLEST_COLUMN = 64 * 1024
+
+_WANTS = {
+    "key": kernel.WANT_KEY,
+    "value": kernel.WANT_VALUE,
+    "offset": kernel.WANT_OFFSET,
+    "timestamp": kernel.WANT_TIMESTAMP,
+    "timestampType": kernel.WANT_TYPE,
+    HEADERS: kernel.WANT_HEADERS,
+}
+_WIDTHS = {"key": 4, "value": 4, "topic": 4, "partition": 4, "offset": 8, "timestamp": 8}
+_WIDTHS |= {"timestampType": 4, HEADERS: 4}
+
+
+@dataclass(slots=True)
+class Answer:
+    """The batches of one Fetch answer, before their records are looked at."""
+
+    records: memoryview
+    rows: list[list[int]]  # of the kernel's table
+    start: int
+    next_offset: int  # after the last whole batch; ``start`` if there is none
+    status: int  # how the scan ended
+    status_at: int  # and where
+
+    @property
+    def damaged(self) -> bool:
+        """A header is broken: what follows cannot be found."""
+        return self.status in (kernel.BROKEN_HEADER, kernel.OLD_MAGIC)
+
+
+class Decoder:
+    """See the module.  One for each range; it keeps what is not handed out yet."""
+
+    def __init__(
+        self,
+        part: OffsetRange,
+        columns: Columns,
+        *,
+        target_bytes: int = TARGET_BYTES,
+        limit: int = DEFAULT_LIMIT,
+    ) -> None:
+        """``limit``: more bytes than this a batch must not become when it is decompressed."""
+        self._part = part
+        self._limit = limit
+        self._columns = _ColumnBuffers(part, columns, target_bytes)
+        self._scratch = np.empty(min(_SCRATCH, limit), np.uint8)
+        self._table = np.empty((0, kernel.TABLE_WIDTH), np.int64)
+
+    def scan(self, records: Buffer, start: int, aborted: Sequence[tuple[int, int]] = ()) -> Answer:
+        """The batches in the records of an answer; ``start`` is what was asked for.
+
+        ``aborted``: the aborted transactions that a read_committed answer lists, as producer
+        id and first offset.
+        """
+        view = memoryview(records)
+        if len(self._table) < len(view) // 61 + 1:
+            self._table = np.empty((len(view) // 61 + 1, kernel.TABLE_WIDTH), np.int64)
+        raw = np.frombuffer(view, np.uint8) if view else np.empty(0, np.uint8)
+        count, status, at = kernel.scan(raw, start, self._part.end, self._table)
+        rows = self._table[:count].tolist()
+        following = max(start, rows[-1][kernel.LAST] + 1) if rows else start
+        if status == kernel.PAST_END:
+            following = max(following, self._part.end)  # nothing is left before the end
+        if aborted:
+            self._skip_aborted(view, rows, aborted)
+        return Answer(view, rows, start, following, status, at)
+
+    def decode(self, answer: Answer) -> Iterator[pa.RecordBatch]:
+        """Take the records; yields whenever the columns are full."""
+        raw = np.frombuffer(answer.records, np.uint8) if answer.rows else None
+        columns, rows = self._columns, answer.rows
+        columns.floor = answer.start
+        first = index = weight = 0
+        try:
+            while index < len(rows):
+                row = rows[index]
+                if row[kernel.LAST] < answer.start:
+                    index += 1
+                    continue
+                compressed = not row[kernel.SKIP] and row[kernel.ATTRIBUTES] & 7
+                if (compressed and weight) or weight >= _GROUP_BYTES:
+                    yield from self._take(raw, answer, first, index)
+                    first, weight = index, 0
+                self._check_crc(answer, index)
+                if compressed:
+                    index = yield from self._take_compressed(answer, index)
+                    first = index
+                else:
+                    weight += row[kernel.SIZE]
+                    index += 1
+        except _Damage as damage:
+            # What stands before the damaged batch is whole.
+            yield from self._take(raw, answer, first, damage.index)
+            raise self._corrupt(answer, damage.index, damage.reason) from damage.__cause__
+        yield from self._take(raw, answer, first, index)
+        if len(self._scratch) > _LARGEST_KEPT_SCRATCH:
+            self._scratch = np.empty(_SCRATCH, np.uint8)
+        if answer.status == kernel.OLD_MAGIC:
+            raise self._old_format(answer.records, answer.status_at)
+        if answer.status == kernel.BROKEN_HEADER:
+            raise self._broken_header(answer)
+
+    def flush(self) -> pa.RecordBatch | None:
+        """The records that have not been handed out, if any."""
+        return self._columns.flush()
+
+    # -- groups of batches ------------------------------------------------------
+
+    def _take(self, source: Any, answer: Answer, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """The records of the batches ``first`` to ``stop``, which lie in ``source``."""
+        if first >= stop:
+            return
+        columns = self._columns
+        columns.begin(first)
+        while True:
+            result = columns.fill(source, self._table, stop, self._part.end)
+            if result == kernel.FULL:
+                batch = columns.flush()
+                if batch is not None:
+                    yield batch
+                columns.make_room()
+                continue
+            if result == kernel.DAMAGED:
+                index, reason = columns.damage()
+                raise self._corrupt(answer, index, reason)
+            return
+
+    def _take_compressed(self, answer: Answer, index: int) -> Any:
+        """As many compressed batches as fit into the scratch memory; the next batch."""
+        first, used = index, 0
+        rows = answer.rows
+        while index < len(rows) and used < _GROUP_BYTES:
+            row = rows[index]
+            if row[kernel.SKIP] or not row[kernel.ATTRIBUTES] & 7:
+                break
+            try:
+                if index > first:
+                    self._check_crc(answer, index)
+                size = self._decompress(answer, index, used)
+            except _Damage:
+                if index == first:
+                    raise
+                break  # it will be the first of the next group, and damaged again
+            if size is None:
+                break
+            table = self._table[index]
+            table[kernel.DATA], table[kernel.DATA_END] = used, used + size
+            used += size
+            index += 1
+        yield from self._take(self._scratch, answer, first, index)
+        return index
+
+    def _decompress(self, answer: Answer, index: int, used: int) -> int | None:
+        """Into the scratch memory; None if it is too full, and it grows if it is empty."""
+        row = answer.rows[index]
+        data = answer.records[row[kernel.DATA] : row[kernel.DATA_END]]
+        try:
+            codec = codec_of(row[kernel.ATTRIBUTES])
+            while True:
+                try:
+                    return decompress_into(codec, data, self._scratch.data[used:])
+                except TooSmall:
+                    if used:
+                        return None
+                    size = len(self._scratch)
+                    if size >= self._limit:
+                        reason = f"it decompresses to more than {self._limit} bytes"
+                        raise _Damage(index, reason) from None
+                    self._scratch = np.empty(0, np.uint8)  # not both at the same time
+                    self._scratch = np.empty(min(4 * size, self._limit), np.uint8)
+        except ApiError as error:
+            raise _Damage(index, str(error)) from error
+
+    def _check_crc(self, answer: Answer, index: int) -> None:
+        row = answer.rows[index]
+        at = row[kernel.POSITION]
+        if crc32c(answer.records[at + CRC_START : at + row[kernel.SIZE]]) != row[kernel.CRC]:
+            raise _Damage(index, "the batch does not match its CRC")
+
+    def _skip_aborted(
+        self, view: memoryview, rows: list[list[int]], aborted: Sequence[tuple[int, int]]
+    ) -> None:
+        """Leave out what belongs to aborted transactions, as the Java client does.
+
+        A transaction goes from its first offset, which the broker tells, to the abort marker
+        of its producer.
+        """
+        waiting = sorted(aborted, key=lambda row: row[1], reverse=True)
+        active: set[int] = set()
+        for index, row in enumerate(rows):
+            while waiting and waiting[-1][1] <= row[kernel.LAST]:
+                active.add(waiting.pop()[0])
+            if not row[kernel.ATTRIBUTES] & TRANSACTIONAL:
+                continue
+            if row[kernel.ATTRIBUTES] & CONTROL:
+                at = row[kernel.POSITION]
+                marker = read_marker(view[at : at + row[kernel.SIZE]])
+                if marker is not None and not marker.committed:
+                    active.discard(row[kernel.PRODUCER])
+            elif row[kernel.PRODUCER] in active:
+                row[kernel.SKIP] = 1
+                self._table[index, kernel.SKIP] = 1
+
+    # -- errors -----------------------------------------------------------------
+
+    def _corrupt(self, answer: Answer, index: int, reason: str) -> CorruptBatch:
+        """From the first record that was not taken to the next batch, or the batch's end."""
+        row = answer.rows[index]
+        base = row[kernel.BASE]
+        first = max(base, self._columns.floor, answer.start)
+        after = answer.rows[index + 1][kernel.BASE] if index + 1 < len(answer.rows) else 0
+        after = max(first + 1, after or row[kernel.LAST] + 1)
+        lost = self._part.between(first, min(after, max(self._part.end, first + 1)))
+        return CorruptBatch(lost, f"the batch at offset {base} is damaged: {reason}")
+
+    def _broken_header(self, answer: Answer) -> CorruptBatch:
+        """Without its length nobody can say where the next batch begins."""
+        first = answer.next_offset
+        lost = self._part.between(first, max(self._part.end, first + 1))
+        return CorruptBatch(lost, f"the header of the batch at offset {first} or after is damaged")
+
+    def _old_format(self, view: memoryview, at: int) -> ApiError:
+        offset = int.from_bytes(view[at : at + 8], "big", signed=True)
+        return ApiError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"{self._part.place}: the message at offset {offset} has the old format of magic "
+            f"{view[at + 16]}; only magic 2 (Kafka 0.11 or newer) can be read",
+        )
+
+
+class _Damage(Exception):
+    """A batch that must not be looked into."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+        self.reason = reason
+
+
+# -- columns --------------------------------------------------------------------
+
+
+class _ColumnBuffers:
+    """The Arrow buffers that are being filled.
+
+    They come from Arrow's memory pool, which gives memory that is warm already.  A column's
+    buffer is as large as the last batch needed, twice: keys are much smaller than values.
+    """
+
+    def __init__(self, part: OffsetRange, columns: Columns, target: int) -> None:
+        self._schema = arrow_schema(columns)
+        self._target = target
+        self._wanted = sum(_WANTS.get(name, 0) for name in columns.names)
+        self._width = sum(_WIDTHS[name] for name in columns.names)
+        if "topic" in columns:
+            self._width += len(part.topic)
+        self._row_limit = max(1, target // max(1, self._width), min(1024, target))
+        self._constant = {
+            "topic": pa.repeat(pa.scalar(part.topic, pa.string()), self._row_limit),
+            "partition": pa.repeat(pa.scalar(part.partition, pa.int32()), self._row_limit),
+        }
+        self._state = np.zeros(kernel.STATE_SIZE, np.int64)
+        self._rooms = dict.fromkeys(("key", "value", "name", "content"), _SMALLEST_COLUMN)
+        self._header_room = 1024
+        self._allocate()
+
+    # -- filling ----------------------------------------------------------------
+
+    @property
+    def floor(self) -> int:
+        """The first offset that is still to be taken."""
+        return int(self._state[kernel.FLOOR])
+
+    @floor.setter
+    def floor(self, offset: int) -> None:
+        self._state[kernel.FLOOR] = offset
+
+    def begin(self, batch: int) -> None:
+        self._state[kernel.BATCH] = batch
+        self._state[kernel.AT] = -1
+
+    def fill(self, source: Any, table: Any, stop: int, end: int) -> int:
+        return kernel.fill(  # type: ignore[no-any-return]
+            source, table, stop, end, self._wanted, self._row_limit, self._width, self._target,
+            self._state, *self._arrays,
+        )  # fmt: skip
+
+    def damage(self) -> tuple[int, str]:
+        """The batch that is damaged, and how."""
+        return int(self._state[kernel.BATCH]), kernel.REASONS[int(self._state[kernel.REASON])]
+
+    def make_room(self) -> None:
+        """Room for the record that did not fit, if it is larger than usual."""
+        state, rooms = self._state, self._rooms
+        needs = (kernel.NEED_KEY, kernel.NEED_VALUE, kernel.NEED_NAMES, kernel.NEED_CONTENTS)
+        larger = False
+        for name, slot in zip(rooms, needs, strict=True):
+            if state[slot] > rooms[name]:
+                rooms[name] = int(state[slot])
+                larger = True
+        if state[kernel.NEED_HEADERS] > self._header_room:
+            self._header_room = int(state[kernel.NEED_HEADERS])
+            larger = True
+        if larger:
+            self._allocate()
+
+    def _allocate(self) -> None:
+        """New buffers; the kernel wants an array for each column, wanted or not."""
+        wanted, rows, rooms = self._wanted, self._row_limit, self._rooms
+        headers = self._header_room
+        key, value = wanted & kernel.WANT_KEY, wanted & kernel.WANT_VALUE
+        header = wanted & kernel.WANT_HEADERS
+        sizes = (
+            ("key_offsets", 4 * (rows + 1) if key else 4, np.int32),
+            ("keys", rooms["key"] if key else 1, np.uint8),
+            ("key_bits", rows // 8 + 1 if key else 1, np.uint8),
+            ("value_offsets", 4 * (rows + 1) if value else 4, np.int32),
+            ("values", rooms["value"] if value else 1, np.uint8),
+            ("value_bits", rows // 8 + 1 if value else 1, np.uint8),
+            ("offsets", 8 * rows if wanted & kernel.WANT_OFFSET else 8, np.int64),
+            ("timestamps", 8 * rows if wanted & kernel.WANT_TIMESTAMP else 8, np.int64),
+            ("types", 4 * rows if wanted & kernel.WANT_TYPE else 4, np.int32),
+            ("header_offsets", 4 * (rows + 1) if header else 4, np.int32),
+            ("header_bits", rows // 8 + 1 if header else 1, np.uint8),
+            ("name_offsets", 4 * (headers + 1) if header else 4, np.int32),
+            ("names", rooms["name"] if header else 1, np.uint8),
+            ("content_offsets", 4 * (headers + 1) if header else 4, np.int32),
+            ("contents", rooms["content"] if header else 1, np.uint8),
+            ("content_bits", headers // 8 + 1 if header else 1, np.uint8),
+        )
+        self._buffers = {name: pa.allocate_buffer(size) for name, size, _ in sizes}
+        self._arrays = [np.frombuffer(self._buffers[name], kind) for name, _, kind in sizes]
+        for (name, _, _), array in zip(sizes, self._arrays, strict=True):
+            if name.endswith("_offsets"):
+                array[0] = 0
+        floor, *place = self._state[[kernel.FLOOR, *range(kernel.FLOOR)]].tolist()
+        self._state[:] = 0
+        self._state[kernel.FLOOR] = floor
+        self._state[: kernel.FLOOR] = place
+
+    # -- handing out ------------------------------------------------------------
+
+    def flush(self) -> pa.RecordBatch | None:
+        """What is in the columns, as Arrow; the columns are empty again."""
+        rows = int(self._state[kernel.ROWS])
+        if rows == 0:
+            return None
+        arrays = [self._column(name, rows) for name in self._schema.names]
+        result = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._adapt()
+        self._allocate()
+        return result
+
+    def _adapt(self) -> None:
+        """Next time, room for twice as much of each column, within reason."""
+        state = self._state
+        used = (kernel.KEY_BYTES, kernel.VALUE_BYTES, kernel.NAME_BYTES, kernel.CONTENT_BYTES)
+        for name, slot in zip(self._rooms, used, strict=True):
+            wanted = max(_SMALLEST_COLUMN, 2 * int(state[slot]))
+            self._rooms[name] = min(wanted, self._target + _SMALLEST_COLUMN)
+        most = self._target // 12 + 1
+        self._header_room = min(max(1024, 2 * int(state[kernel.HEADERS])), most)
+
+    def _column(self, name: str, rows: int) -> pa.Array:
+        state, buffers = self._state, self._buffers
+        if name in self._constant:
+            return self._constant[name].slice(0, rows)
+        if name == "key":
+            bits = buffers["key_bits"] if state[kernel.NULL_KEYS] else None
+            data = buffers["keys"].slice(0, int(state[kernel.KEY_BYTES]))
+            return _binary(pa.binary(), rows, bits, buffers["key_offsets"], data)
+        if name == "value":
+            bits = buffers["value_bits"] if state[kernel.NULL_VALUES] else None
+            data = buffers["values"].slice(0, int(state[kernel.VALUE_BYTES]))
+            return _binary(pa.binary(), rows, bits, buffers["value_offsets"], data)
+        if name == HEADERS:
+            return self._headers(rows)
+        buffer, width = {
+            "offset": ("offsets", 8), "timestamp": ("timestamps", 8), "timestampType": ("types", 4)
+        }[name]  # fmt: skip
+        fixed = buffers[buffer].slice(0, width * rows)
+        return pa.Array.from_buffers(TYPES[name], rows, [None, fixed])
+
+    def _headers(self, rows: int) -> pa.Array:
+        state, buffers = self._state, self._buffers
+        count = int(state[kernel.HEADERS])
+        data = buffers["names"].slice(0, int(state[kernel.NAME_BYTES]))
+        plain = not state[kernel.OTHER_THAN_ASCII]
+        kind = pa.string() if plain else pa.binary()
+        names = _binary(kind, count, None, buffers["name_offsets"], data)
+        if not plain:  # is it UTF-8?  What is not, is shown as Java would
+            texts = [name.decode("utf-8", "replace") for name in names.to_pylist()]
+            names = pa.array(texts, pa.string())
+        bits = buffers["content_bits"] if state[kernel.NULL_CONTENTS] else None
+        data = buffers["contents"].slice(0, int(state[kernel.CONTENT_BYTES]))
+        contents = _binary(pa.binary(), count, bits, buffers["content_offsets"], data)
+        pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADER_TYPE))
+        bits = buffers["header_bits"] if state[kernel.NULL_HEADERS] else None
+        offsets = buffers["header_offsets"].slice(0, 4 * (rows + 1))
+        return pa.Array.from_buffers(TYPES[HEADERS], rows, [bits, offsets], children=[pairs])
+
+
+def _binary(
+    kind: pa.DataType, rows: int, bits: pa.Buffer | None, offsets: pa.Buffer, data: pa.Buffer
+) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [bits, offsets.slice(0, 4 * (rows + 1)), data])
+
+
+# -- all at once ----------------------------------------------------------------
+
+
+def decode(
+    records: Buffer,
+    part: OffsetRange,
+    columns: Columns,
+    aborted: Iterable[tuple[int, int]] = (),
+    *,
+    target_bytes: int = TARGET_BYTES,
+    limit: int = DEFAULT_LIMIT,
+) -> tuple[pa.Table, int]:
+    """The records of ``part`` in one answer as a table, and the offset that follows."""
+    decoder = Decoder(part, columns, target_bytes=target_bytes, limit=limit)
+    answer = decoder.scan(records, part.start, list(aborted))
+    batches = list(decoder.decode(answer))
+    last = decoder.flush()
+    if last is not None:
+        batches.append(last)
+    return pa.Table.from_batches(batches, arrow_schema(columns)), answer.next_offset

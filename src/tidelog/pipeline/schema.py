@@ -1,0 +1,25 @@
+"""The columns in Arrow's words: exactly what Spark makes of the schema of its Kafka connector."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidelog.pipeline.ranges import HEADERS, Columns
+
+HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", HEADER_TYPE)),
+}
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """The wanted columns, in the wanted order."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in columns.names])
