@@ -12,6 +12,8 @@ import pytest
 
 from tidelog.testing import LocalBroker
 
+pytest_plugins = ["zookeeper_support"]
+
 
 def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:
     kind = LocalBroker

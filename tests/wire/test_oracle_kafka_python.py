@@ -30,6 +30,17 @@ NOT_IN_KAFKA_PYTHON = gaps(
         "ConsumerGroupDescribeResponse": (0, 1),
         "ConsumerGroupHeartbeatRequest": (0, 1),
         "ConsumerGroupHeartbeatResponse": (0, 1),
+        # Between brokers.
+        "LeaderAndIsrRequest": (5, 6, 7),
+        "LeaderAndIsrResponse": (5, 6, 7),
+        "StopReplicaRequest": (3, 4),
+        "StopReplicaResponse": (3, 4),
+        "UpdateMetadataRequest": (7, 8),
+        "UpdateMetadataResponse": (7, 8),
+        "ControlledShutdownRequest": (2, 3),
+        "ControlledShutdownResponse": (2, 3),
+        "AlterPartitionRequest": (2, 3),
+        "AlterPartitionResponse": (2, 3),
     }
 )
 

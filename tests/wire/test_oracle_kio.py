@@ -33,6 +33,15 @@ NOT_IN_KIO = gaps(
         "ProduceResponse": (0, 1, 2),
         "ExplainGroupRequest": (0,),
         "ExplainGroupResponse": (0,),
+        # Between brokers of Kafka up to 3.9, and of tidelog.
+        "LeaderAndIsrRequest": (5, 6, 7),
+        "LeaderAndIsrResponse": (5, 6, 7),
+        "StopReplicaRequest": (3, 4),
+        "StopReplicaResponse": (3, 4),
+        "UpdateMetadataRequest": (7, 8),
+        "UpdateMetadataResponse": (7, 8),
+        "ControlledShutdownRequest": (2, 3),
+        "ControlledShutdownResponse": (2, 3),
     }
 )
 

@@ -11,25 +11,30 @@ is replaced by its own result when it has grown to several times that size.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
 import logging
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.coordination.keeper import (
     BadVersion,
+    Check,
     Create,
     KeeperError,
     NodeExists,
     NoNode,
     NotEmpty,
     Operation,
+    SessionEvent,
     Set,
     Stat,
+    Watch,
 )
 from tidelog.log.files import write_atomically
 
@@ -47,6 +52,7 @@ class _Node:
     ephemeral: bool = False
     version: int = 0
     children: set[str] = field(default_factory=set)
+    next_number: int = 0  # of a sequential child
 
 
 class EmbeddedKeeper:
@@ -58,6 +64,8 @@ class EmbeddedKeeper:
         self._zxid = 0
         self._fd = -1
         self._size = 0
+        self._data_watches: dict[str, set[Watch]] = defaultdict(set)
+        self._child_watches: dict[str, set[Watch]] = defaultdict(set)
 
     @classmethod
     def open(cls, path: str) -> EmbeddedKeeper:
@@ -79,22 +87,35 @@ class EmbeddedKeeper:
 
     # -- the interface ----------------------------------------------------------
 
-    async def get(self, path: str) -> tuple[bytes, Stat]:
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         node = self._node(path)
+        if watch:
+            self._data_watches[path].add(watch)
         return node.data, _stat(node)
 
-    async def exists(self, path: str) -> Stat | None:
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        if watch:
+            self._data_watches[path].add(watch)
         node = self._nodes.get(path)
         return _stat(node) if node else None
 
-    async def children(self, path: str) -> list[str]:
-        return sorted(self._node(path).children)
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        found = sorted(self._node(path).children)
+        if watch:
+            self._child_watches[path].add(watch)
+        return found
 
-    async def multi(self, operations: Sequence[Operation]) -> None:
-        steps, lasting = self._plan(operations)
+    async def multi(self, operations: Sequence[Operation]) -> list[str]:
+        steps, lasting, made = self._plan(operations)
         if lasting:
             self._write(lasting)
         self._apply(steps)
+        if self._data_watches or self._child_watches:
+            self._fire(steps)
+        return made
+
+    def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
+        """The session lives as long as the process: there is nothing to tell."""
 
     async def close(self) -> None:
         if self._fd >= 0:
@@ -109,10 +130,25 @@ class EmbeddedKeeper:
         except KeyError:
             raise NoNode(path) from None
 
-    def _plan(self, operations: Sequence[Operation]) -> tuple[list[Step], list[Step]]:
-        """Check everything against the tree as it will be; all steps, and those to journal."""
+    def _fire(self, steps: list[Step]) -> None:
+        """Tell those who watch what these steps have touched, each once."""
+        due: list[Watch] = []
+        for kind, path, *_ in steps:
+            due += self._data_watches.pop(path, ())
+            if kind != "set":
+                due += self._child_watches.pop(path.rsplit("/", 1)[0] or "/", ())
+            if kind == "delete":
+                due += self._child_watches.pop(path, ())
+        loop = asyncio.get_running_loop()
+        for watch in dict.fromkeys(due):
+            loop.call_soon(watch)
+
+    def _plan(self, operations: Sequence[Operation]) -> tuple[list[Step], list[Step], list[str]]:
+        """Check everything against the tree as it will be; all steps, those to journal, and
+        the paths of the operations."""
         steps: list[Step] = []
         lasting: list[Step] = []
+        made: list[str] = []
         seen: dict[str, tuple[int, bool] | None] = {}  # version, ephemeral: what changes here
 
         def state(path: str) -> tuple[int, bool] | None:
@@ -151,14 +187,24 @@ class EmbeddedKeeper:
         for operation in operations:
             path = operation.path
             if isinstance(operation, Create):
+                if operation.sequential:
+                    parent = self._nodes.get(path.rsplit("/", 1)[0] or "/")
+                    number = parent.next_number if parent else 0
+                    while state(f"{path}{number:010d}"):
+                        number += 1
+                    path = f"{path}{number:010d}"
                 create(path, operation.data, operation.ephemeral)
+                made.append(path)
                 continue
+            made.append(path)
             found = state(path)
             if found is None:
                 raise NoNode(path)
             version, ephemeral = found
             if operation.version not in (-1, version):
                 raise BadVersion(path)
+            if isinstance(operation, Check):
+                continue
             if isinstance(operation, Set):
                 seen[path] = (version + 1, ephemeral)
                 step(ephemeral, "set", path, _as_text(operation.data))
@@ -169,7 +215,7 @@ class EmbeddedKeeper:
             for gone in (*doomed, path):
                 step((state(gone) or found)[1], "delete", gone)
                 seen[gone] = None
-        return steps, lasting
+        return steps, lasting, made
 
     def _write(self, steps: list[Step]) -> None:
         line = _line(steps)
@@ -197,7 +243,10 @@ class EmbeddedKeeper:
                 node.version += 1
             else:
                 self._nodes[path] = _Node(_as_bytes(rest[0]), self._zxid, kind == "ephemeral")
-                self._parent(path).children.add(path.rsplit("/", 1)[1])
+                parent, name = self._parent(path), path.rsplit("/", 1)[1]
+                parent.children.add(name)
+                if name[-10:].isdecimal():
+                    parent.next_number = max(parent.next_number, int(name[-10:]) + 1)
 
     def _parent(self, path: str) -> _Node:
         return self._nodes[path.rsplit("/", 1)[0] or "/"]
@@ -244,7 +293,7 @@ def _set_aside(path: str, rest: bytes) -> None:
 
 
 def _stat(node: _Node) -> Stat:
-    return Stat(node.version, node.czxid, node.ephemeral)
+    return Stat(node.version, node.czxid, node.ephemeral, own=node.ephemeral)
 
 
 def _as_text(data: bytes) -> str:

@@ -1,14 +1,34 @@
-"""The one interface to coordination: a tree of znodes, as ZooKeeper has it."""
+"""The one interface to coordination: a tree of znodes, as ZooKeeper has it.
+
+Two keepers serve it: ``embedded`` (in process, for one broker) and ``zookeeper`` (a real
+ensemble).  The interface is asynchronous for both.  The embedded keeper's coroutines never
+suspend, so that code above it runs as if it were called directly; those of ZooKeeper suspend
+until the answer is there, and never block the event loop.  Whoever reads, decides and writes
+must therefore hold a lock, or write with the version that was read.
+
+A watch is ZooKeeper's: it is asked for with a read and fires once, in the event loop, when
+what was read may have changed.  It also fires when the connection to ZooKeeper breaks, as
+nobody knows then what is missed.  So a watch says "look again", and no more than that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 class KeeperError(Exception):
     """The keeper refused or could not do it; nothing has changed."""
+
+
+class ConnectionLost(KeeperError):
+    """The connection broke before the answer came: nobody knows whether it has happened."""
+
+
+class SessionExpired(KeeperError):
+    """The session is over, and its ephemeral znodes are gone.  Nothing has changed."""
 
 
 class NoNode(KeeperError):
@@ -34,15 +54,20 @@ class Stat:
     version: int
     czxid: int
     ephemeral: bool
+    own: bool = False  # ephemeral, and of this very session
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """An operation of ``multi``; also creates missing parents."""
+    """An operation of ``multi``; also creates missing parents.
+
+    With ``sequential`` a number of ten digits is added to the name, larger than any before.
+    """
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequential: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +88,47 @@ class Delete:
     recursive: bool = False
 
 
-Operation = Create | Set | Delete
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An operation of ``multi``: the others count only if a znode has this version."""
+
+    path: str
+    version: int
+
+
+Operation = Create | Set | Delete | Check
+Watch = Callable[[], None]
+
+
+class SessionEvent(enum.Enum):
+    """What may happen to the session with the keeper."""
+
+    SUSPENDED = "suspended"  # the connection broke; the session lives for a while
+    CONNECTED = "connected"  # again
+    EXPIRED = "expired"  # the ephemeral znodes are gone; a new session comes with CONNECTED
 
 
 class Keeper(Protocol):
     """What the controller and the brokers need."""
 
-    async def get(self, path: str) -> tuple[bytes, Stat]: ...
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and facts.  The watch fires when either changes, or the znode goes."""
+        ...
 
-    async def exists(self, path: str) -> Stat | None: ...
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Facts, or None.  The watch also fires when the znode comes."""
+        ...
 
-    async def children(self, path: str) -> list[str]: ...
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names, sorted.  The watch fires when one comes or goes."""
+        ...
 
-    async def multi(self, operations: Sequence[Operation]) -> None:
-        """All of them or none."""
+    async def multi(self, operations: Sequence[Operation]) -> list[str]:
+        """All of them or none; returns the paths of the operations, as they were created."""
+        ...
+
+    def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
+        """Who is told, in the event loop, what happens to the session."""
         ...
 
     async def close(self) -> None:

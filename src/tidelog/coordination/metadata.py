@@ -11,12 +11,19 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition: who has it and who leads."""
+    """One partition: who has it and who leads.
+
+    The leader epoch grows with each new leader, the partition epoch (the version of the znode)
+    with each change.  While replicas move, ``replicas`` holds the old and the new ones.
+    """
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ class BrokerInfo:
     host: str | None
     port: int
     rack: str | None
+    epoch: int = -1  # of its registration: a restarted broker has another
 
 
 def _frozen(values: Mapping[str, TopicInfo]) -> Mapping[str, TopicInfo]:

@@ -19,6 +19,7 @@ from tidelog import __version__
 COMMANDS = {
     "up": ("up", "Start a broker: no settings needed."),
     "server": ("server", "Start a broker from a properties file."),
+    "zookeeper": ("zookeeper", "Start a real ZooKeeper, for a cluster."),
     "topics": ("topics", "List, create, describe, alter and delete topics."),
     "produce": ("produce", "Write records: from the keyboard, a file or a pipe."),
     "consume": ("consume", "Read records, from anywhere to anywhere."),

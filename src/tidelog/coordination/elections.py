@@ -1,0 +1,105 @@
+"""Who leads a partition: the controller's decisions, pure.
+
+A decision takes what is (:class:`PartitionInfo`) and who lives, and returns what is to be, or
+the same value if nothing changes.  The rules:
+
+- Only a live member of the in-sync set may lead; the first of the replicas that is one, so
+  that the preferred leader (the first replica) is taken where possible.
+- With ``unclean`` any live replica may, if no member of the in-sync set lives: what the others
+  had and it has not is lost.
+- The dead leave the in-sync set, but never the last of them: who has everything is remembered.
+- The leader epoch grows when the leader changes, and only then: it fences the old one.  Any
+  other change is told by the partition epoch, which grows with each write of the znode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from tidelog.coordination.metadata import PartitionInfo
+
+NOBODY = -1
+
+
+def settle(
+    info: PartitionInfo, live: Collection[int], *, unclean: bool = False, avoid: int | None = None
+) -> PartitionInfo:
+    """What a partition becomes when brokers have come or gone.
+
+    ``avoid``: a broker that lives, but is about to stop; it keeps what nobody else can lead.
+    """
+    alive = [broker for broker in info.isr if broker in live]
+    others = [broker for broker in alive if broker != avoid]
+    if avoid is not None and not others:
+        return info
+    isr = tuple(others) if others else _last(info)
+    leader = info.leader
+    if leader not in others:
+        leader = next((broker for broker in info.replicas if broker in others), NOBODY)
+    if leader == NOBODY and not alive and unclean:
+        leader = next((broker for broker in info.replicas if broker in live), NOBODY)
+        if leader != NOBODY:
+            isr = (leader,)
+    if (leader, isr) == (info.leader, info.isr):
+        return info
+    epoch = info.leader_epoch + (leader != info.leader)
+    return replace(info, leader=leader, isr=isr, leader_epoch=epoch)
+
+
+def _last(info: PartitionInfo) -> tuple[int, ...]:
+    """Nobody of the in-sync set lives: the leader is remembered as the one who has all."""
+    return (info.leader,) if info.leader in info.isr else info.isr
+
+
+def prefer(info: PartitionInfo, live: Collection[int]) -> PartitionInfo:
+    """Give the lead back to the preferred leader, if it lives and is in sync."""
+    preferred = preferred_leader(info)
+    if preferred == info.leader or preferred not in live or preferred not in info.isr:
+        return info
+    return replace(info, leader=preferred, leader_epoch=info.leader_epoch + 1)
+
+
+def preferred_leader(info: PartitionInfo) -> int:
+    """The first of the replicas that are to stay."""
+    return target(info)[0]
+
+
+# -- moving replicas --------------------------------------------------------------
+
+
+def target(info: PartitionInfo) -> tuple[int, ...]:
+    """The replicas when a move that is under way has ended."""
+    return tuple(broker for broker in info.replicas if broker not in info.removing)
+
+
+def begin_move(info: PartitionInfo, wanted: tuple[int, ...]) -> PartitionInfo:
+    """Begin to move to ``wanted``: old and new replicas side by side, the new ones first."""
+    origin = tuple(broker for broker in info.replicas if broker not in info.adding)
+    kept = tuple(broker for broker in info.replicas if broker not in wanted)
+    adding = tuple(broker for broker in wanted if broker not in origin)
+    removing = tuple(broker for broker in kept if broker in origin)
+    return replace(info, replicas=(*wanted, *removing), adding=adding, removing=removing)
+
+
+def cancel_move(info: PartitionInfo) -> PartitionInfo:
+    """Back to the replicas from before the move."""
+    origin = tuple(broker for broker in info.replicas if broker not in info.adding)
+    isr = tuple(broker for broker in info.isr if broker in origin) or info.isr
+    return replace(info, replicas=origin, isr=isr, adding=(), removing=())
+
+
+def can_finish_move(info: PartitionInfo) -> bool:
+    """Are all replicas that are to stay in sync?"""
+    return bool(info.adding or info.removing) and set(target(info)) <= set(info.isr)
+
+
+def finish_move(info: PartitionInfo, live: Collection[int]) -> PartitionInfo:
+    """The old replicas go; if the leader is among them, another is elected."""
+    stay = target(info)
+    isr = tuple(broker for broker in info.isr if broker in stay)
+    moved = replace(info, replicas=stay, isr=isr, adding=(), removing=())
+    if info.leader in stay:
+        return moved
+    leader = next((broker for broker in stay if broker in isr and broker in live), NOBODY)
+    return replace(moved, leader=leader, leader_epoch=info.leader_epoch + 1)

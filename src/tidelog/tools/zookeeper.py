@@ -1,0 +1,80 @@
+"""``tidelog zookeeper``: a real ZooKeeper server, or an ensemble of three, for a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from tidelog.coordination.zookeeper_server import PORT, ZooKeeperServer, ensemble
+from tidelog.errors import SettingError
+
+
+@click.command()
+@click.option("--data", default="tidelog-zookeeper", show_default=True, help="Where it keeps data.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65500))
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: every interface.")
+@click.option(
+    "--ensemble", "three", is_flag=True, help="Three servers, on --port and the next two."
+)
+@click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
+def zookeeper(data: str, port: int, host: str, three: bool, as_json: bool) -> None:
+    """Start a real ZooKeeper server, from the jars that come with PySpark.
+
+    Brokers find it with zookeeper.connect=localhost:2181.  With --ensemble three servers run on
+    this machine: any one of them may be killed, to see that brokers do not mind.
+    """
+    if three and host != "127.0.0.1":
+        raise SettingError("--ensemble is for one machine: leave --host out")
+    servers = ensemble(data, port) if three else [ZooKeeperServer(data, port, host=host)]
+    stopping: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopping.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_ready()
+        _announce(servers, data, as_json)
+        _watch(servers, stopping)
+    finally:
+        for server in servers:
+            server.stop()
+    if not as_json:
+        click.echo("stopped: everything is on disk")
+
+
+def _announce(servers: list[ZooKeeperServer], data: str, as_json: bool) -> None:
+    connect = ",".join(server.connect for server in servers)
+    pids = [server.process.pid for server in servers if server.process]
+    if as_json:
+        facts = {"connect": connect, "pid": os.getpid(), "servers": pids}
+        click.echo(json.dumps(facts))
+        return
+    click.secho("ZooKeeper is ready on ", nl=False)
+    click.secho(connect, bold=True, fg="green")
+    shown = ", ".join(map(str, pids))
+    click.echo(f"  data in {data}, process {shown}; Ctrl-C stops it")
+    click.echo(f"  a broker of a cluster: tidelog server --set zookeeper.connect={connect}")
+
+
+def _watch(servers: list[ZooKeeperServer], stopping: list[int]) -> None:
+    """Until a signal, or until a lone server dies; of an ensemble one may be killed."""
+    while not stopping:
+        ended = [s for s in servers if s.process is not None and s.process.poll() is not None]
+        if len(ended) == len(servers):
+            raise SettingError(f"ZooKeeper has stopped by itself: see {_log(servers[0])}")
+        time.sleep(0.1)
+
+
+def _log(server: ZooKeeperServer) -> Path:
+    return server.data / "zookeeper.log"

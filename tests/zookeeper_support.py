@@ -1,0 +1,32 @@
+"""One ZooKeeper for the tests of a worker; each test has a tree of its own (a chroot)."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.coordination.zookeeper_server import ZooKeeperServer
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real server.  Tests that stop it must start it again."""
+    data: Path = tmp_path_factory.mktemp("zookeeper")
+    with ZooKeeperServer(data, free_port(), sync=False) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeeperServer) -> str:
+    """``zookeeper.connect`` with an empty tree."""
+    return f"{zookeeper_server.connect}/{uuid.uuid4().hex}"
