@@ -127,7 +127,7 @@ def test_a_server_that_hangs_up() -> None:
 def test_a_server_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(BrokerUnreachable, match=r"did not answer in 0.05 seconds"):
+        with pytest.raises(BrokerUnreachable, match=r"does not answer: is it a Kafka broker"):
             Connection("127.0.0.1", port, timeout=0.05)
 
 

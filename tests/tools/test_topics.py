@@ -162,7 +162,11 @@ def test_nothing_is_deleted_without_a_yes(tidelog: Command, topic: str) -> None:
     }
 
 
-def test_an_unknown_topic_is_named(tidelog: Command) -> None:
+def test_an_unknown_topic_is_named(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic)
+    there = tidelog("topics", "describe", "never-made", topic)
+    assert there.code == 1
+    assert there.lines[0].startswith(topic)
     result = tidelog("topics", "describe", "never-made")
     assert result.code == 1
     assert result.err.startswith("Error: there is no topic 'never-made'; see `tidelog topics list`")

@@ -29,6 +29,7 @@ DEFAULT_PORT = 9092
 CLIENT_ID = "tidelog"
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
+GREETING_TIMEOUT = 10.0  # the first answer costs a broker nothing
 
 _LARGEST_ANSWER = 1 << 30
 _SIZE = struct.Struct(">i")
@@ -198,7 +199,18 @@ class Connection:
     def _negotiate(self) -> None:
         """What the broker speaks.  One that does not know our version answers in v0."""
         newest = ApiVersionsRequest.versions[1]
-        answer = self._ask_versions(newest)
+        self._socket.settimeout(min(self.timeout, GREETING_TIMEOUT))
+        try:
+            answer = self._ask_versions(newest)
+        except BrokerUnreachable as error:
+            if isinstance(error.__cause__, TimeoutError):
+                message = (
+                    f"{self.address} takes connections but does not answer: "
+                    "is it a Kafka broker, and a listener without TLS?"
+                )
+                raise BrokerUnreachable(message) from error
+            raise
+        self._socket.settimeout(self.timeout)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             own = [row for row in answer.api_keys if row.api_key == ApiVersionsRequest.api_key]
             answer = self._ask_versions(min(newest, own[0].max_version) if own else 0)

@@ -13,7 +13,13 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, Change, NewTopic, Resource
-from tidelog.client.cluster import NO_LEADER, Cluster, TopicPartition, TopicView
+from tidelog.client.cluster import (
+    NO_LEADER,
+    Cluster,
+    TopicPartition,
+    TopicView,
+    check_topic,
+)
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
@@ -183,21 +189,32 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 
     The broker's own topics (such as __consumer_offsets) are shown only if they are named.
     """
+    missing: ApiError | None = None
     with connect(bootstrap) as cluster:
-        if names:
-            found = cluster.topics(names)
-        else:
-            every = cluster.metadata().topics
-            found = {name: topic for name, topic in every.items() if not topic.internal}
-        described = [_describe(cluster, found[name]) for name in sorted(found)]
+        found = cluster.metadata(dict.fromkeys(names) or None).topics
+        described = []
+        for name in sorted(found):
+            if found[name].internal and not names:
+                continue
+            try:
+                check_topic(found[name])
+                described.append(_describe(cluster, found[name]))
+            except ApiError as error:
+                missing = missing or error
     if as_json:
         show_json(described)
-        return
+    else:
+        _show_topics(described, bool(missing))
+    if missing:
+        raise missing  # after what there is
+
+
+def _show_topics(described: list[dict[str, Any]], missing: bool) -> None:
     for i, topic in enumerate(described):
         if i:
             click.echo()
         _show_topic(topic)
-    if not described:
+    if not described and not missing:
         click.echo("no topics; make one with `tidelog topics create NAME`")
 
 
