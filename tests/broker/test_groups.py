@@ -107,7 +107,9 @@ def test_unknown_members_and_illegal_generations(client, group, topic):
     late = {"member_id": again.member_id, "generation_id_or_member_epoch": 1}
     assert client.commit(group, topic, 5, **late) == illegal
     assert client.commit(group, topic, 5) == unknown  # not a member, and the group is at work
-    assert client.commit("new", topic, 5, generation_id_or_member_epoch=3) == illegal
+    someone = {"member_id": "m", "generation_id_or_member_epoch": 3}
+    assert client.commit("new", topic, 5, version=8, **someone) == illegal
+    assert client.commit("new", topic, 5, **someone) == ErrorCode.GROUP_ID_NOT_FOUND
     assert client.committed(group, topic) == -1
 
 

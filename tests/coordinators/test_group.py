@@ -196,17 +196,29 @@ def test_a_group_that_is_full():
     assert owner.group.state is State.COMPLETING
 
 
-def test_ids_that_are_given_out_count(owner):
+def test_an_id_that_is_not_used_takes_nobodys_place():
     owner = Owner(max_size=1)
+    owner.group.join(request(), owner.token())  # it takes its id and dies
+    (member,) = owner.members_join({})
+    late = owner.token()
+    owner.group.join(request(next(iter(owner.group.pending))), late)
+    owner.after()
+    assert owner.answers[late].error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert list(owner.group.members) == [member]
+    assert owner.group.state is State.STABLE
+
+
+def test_an_id_that_was_given_out_is_not_for_a_static_member(owner):
+    first, _ = owner.members_join({"instance_id": "i"}, {})
     token = owner.token()
     owner.group.join(request(), token)
-    other = owner.token()
-    owner.group.join(request(), other)
     owner.after()
-    assert owner.answers[token].error == ErrorCode.MEMBER_ID_REQUIRED
-    assert owner.answers[other].error == ErrorCode.GROUP_MAX_SIZE_REACHED
-    owner.advance(10_000)  # it never came
-    owner.members_join({})
+    stolen = owner.join(owner.answers[token].member_id, "i")
+    assert owner.answers[stolen].error == ErrorCode.FENCED_INSTANCE_ID
+    assert owner.group.static == {"i": first}
+    new = owner.join(owner.answers[token].member_id, "other")
+    assert owner.answers[new].error == ErrorCode.UNKNOWN_MEMBER_ID
+    assert owner.group.state is State.STABLE
 
 
 def test_an_id_that_is_not_used_holds_nobody_up_for_long(owner):

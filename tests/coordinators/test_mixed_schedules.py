@@ -14,6 +14,7 @@ import random
 
 import pytest
 from coordinators.consumer_support import cluster, slots
+from coordinators.shard_support import Log
 from coordinators.support import assignment, request, subscription
 
 from tidelog.clock import FakeClock
@@ -34,32 +35,6 @@ AGAIN = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REBALANCE_IN_PROGRESS,
 }
-
-
-class Log:
-    """The partition of a shard: what was written, and what is on its way."""
-
-    def __init__(self):
-        self.rows = []
-        self.waiting = []
-        self.deadlines = {}
-
-    def on_deadline(self, callback):
-        self.callback = callback
-
-    def wake_at(self, key, deadline):
-        self.deadlines.pop(key, None)
-        if deadline is not None:
-            self.deadlines[key] = deadline
-
-    def write(self, encoded, done):
-        self.waiting.append((encoded, done))
-
-    def store(self, error=ErrorCode.NONE):
-        encoded, done = self.waiting.pop(0)
-        if not error:
-            self.rows += encoded
-        done(error)
 
 
 class Client:

@@ -93,8 +93,11 @@ def test_a_retention_time_of_the_client():
     committed = Committed(5, -1, "", NOW, NOW + HOUR)
     found = offsets_of(("t", 0, committed))
     assert found.get("t", 0) == committed
-    assert found.expired(NOW + HOUR - 1, None, EMPTY, lambda *_: 0) == []
+    assert found.expired(NOW + HOUR - 1, HOUR // 2, EMPTY, lambda *_: 0) == []
     assert len(found.expired(NOW + HOUR, None, EMPTY, lambda *_: 0)) == 1
+    # Who reads the topic keeps its place, however rarely it commits.
+    busy = Usage(False, NOW, {"t"})
+    assert found.expired(NOW + HOUR, None, busy, lambda *_: 0) == []
 
 
 @pytest.mark.parametrize("expire", [-1, NOW])

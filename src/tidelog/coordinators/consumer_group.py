@@ -177,19 +177,22 @@ class ConsumerGroup(ConsumerState):
         self._process()
         return ErrorCode.NONE
 
-    def may_commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """May this member commit offsets now?"""
+    def may_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, *, knows_epochs: bool = True
+    ) -> ErrorCode:
+        """May this member commit offsets now?  An old OffsetCommit knows no epochs."""
         if epoch < 0 and not self.members:
             return ErrorCode.NONE  # somebody who assigns partitions by hand
         try:
             member = self._find(member_id, instance_id)
         except ApiError as error:
             return error.code
-        if member.epoch != epoch:
-            return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
-        if member.classic:
+        if not member.classic and not knows_epochs:
+            return ErrorCode.UNSUPPORTED_VERSION
+        code = _compare_epochs(member, epoch)
+        if member.classic and not code:
             self._touch(member)
-        return ErrorCode.NONE
+        return code
 
     def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """May this member read the committed offsets?"""
@@ -198,7 +201,7 @@ class ConsumerGroup(ConsumerState):
         member = self.members.get(member_id or "")
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if member.epoch == epoch else ErrorCode.STALE_MEMBER_EPOCH
+        return _compare_epochs(member, epoch)
 
     def refresh(self) -> None:
         """Topics have changed: perhaps there is more or less to read."""
@@ -609,6 +612,12 @@ class ConsumerGroup(ConsumerState):
                 self._note("stable", None, "every member has its assignment")
             elif state is State.EMPTY:
                 self._note("empty", None, "the last member is gone")
+
+
+def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
+    if member.epoch == epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _subscription(request: Join) -> ConsumerProtocolSubscription:

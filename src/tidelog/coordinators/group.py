@@ -145,10 +145,9 @@ class ClassicGroup:
 
     def _refusal(self, request: Join) -> ErrorCode:
         """Why nobody with such a request may join; NONE if one may."""
-        limits = self.limits
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if not limits.min_session_ms <= request.session_ms <= limits.max_session_ms:
+        if not self.limits.allow_session(request.session_ms):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if not self._has_room(request):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -165,10 +164,9 @@ class ClassicGroup:
         member = self.members.get(request.member_id)
         if member is None and request.instance_id in self.static:
             return True  # it takes a place that it has
-        if member is None and request.member_id in self.pending:
-            return len(self.members) < self.limits.max_size
         if member is None:
-            return len(self.members) + len(self.pending) < self.limits.max_size
+            # Ids that were given out do not count: who dies with one would shut others out.
+            return len(self.members) < self.limits.max_size
         if self.state is State.PREPARING and member.join_token is None:
             return self._waiting < self.limits.max_size  # the limit was lowered since
         return True
@@ -197,7 +195,7 @@ class ClassicGroup:
             self._add(request, member_id, token)
 
     def _join_known(self, request: Join, token: Token) -> None:
-        if request.member_id in self.pending:
+        if request.member_id in self.pending and request.instance_id is None:
             del self.pending[request.member_id]
             self._add(request, request.member_id, token)
             return
@@ -546,7 +544,7 @@ class ClassicGroup:
         self._unsynced.discard(member.member_id)
         self._supported.subtract(member.protocol_names)
         if member.instance_id is not None:
-            del self.static[member.instance_id]
+            self.static.pop(member.instance_id, None)
         if member.member_id == self.leader:
             self.leader = next(iter(self.members), None)
         self._note(kind, member, cause)

@@ -20,6 +20,9 @@ class GroupLimits:
     max_size: int = 2**31 - 1
     initial_delay_ms: int = 0
 
+    def allow_session(self, session_ms: int) -> bool:
+        return self.min_session_ms <= session_ms <= self.max_session_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Join:

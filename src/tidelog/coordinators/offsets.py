@@ -129,12 +129,13 @@ def _why_gone(
     start = log_start(topic, partition)
     if start is None:
         return "the topic is deleted"
-    if 0 <= committed.expire_ms <= now_ms:
-        return "the retention time that the client gave with its commit is over"
     if not usage.empty and (usage.subscribed is None or topic in usage.subscribed):
         return ""
     if usage.empty and committed.offset < start:
         return f"its data is deleted: offset {committed.offset}, and the log starts at {start}"
+    if committed.expire_ms >= 0:
+        over = committed.expire_ms <= now_ms
+        return "the retention time that the client gave with its commit is over" if over else ""
     if retention_ms is None:
         return ""
     since = max(committed.commit_ms, usage.since_ms) if usage.empty else committed.commit_ms

@@ -37,8 +37,8 @@ Done = Callable[[ErrorCode], None]
 
 _NEWEST_PRODUCE = 13  # what Partition.append is told about who writes
 _LOAD_SLICE_S = 0.005  # then others have their turn
-_BATCH_BYTES = 512 * 1024
-_ROW_BYTES = 64  # of a record, beside key and value
+BATCH_BYTES = 512 * 1024  # of records in a batch; max.message.bytes is about twice that
+_ROW_BYTES = 64  # of a record, beside key, value and headers
 
 # What a failed append means to a client of a coordinator (as in Kafka).
 _APPEND_ERRORS = {
@@ -63,6 +63,15 @@ def partition_for(key: str, count: int) -> int:
         hashed -= 0x100000000
     # Kafka's Utils.abs: the one number without a positive twin becomes 0.
     return (0 if hashed == -0x80000000 else abs(hashed)) % count
+
+
+def size_of(row: EncodedRecord) -> int:
+    """About how many bytes a record takes in a batch."""
+    key, value, headers = row
+    size = _ROW_BYTES + len(key) + (len(value) if value else 0)
+    for name, data in headers:
+        size += len(name) + len(data or b"")
+    return size
 
 
 class Machine(Protocol):
@@ -116,8 +125,8 @@ class Shard:
         waiting: list[Done] = []
         size = 0
         for encoded, done in queue:
-            more = sum(len(k) + len(v or b"") + _ROW_BYTES for k, v, _ in encoded)
-            if rows and size + more > _BATCH_BYTES:
+            more = sum(map(size_of, encoded))
+            if rows and size + more > BATCH_BYTES:
                 self._append(rows, waiting, now_ms)
                 rows, waiting, size = [], [], 0
             rows += [(now_ms, key, value, headers) for key, value, headers in encoded]
@@ -359,10 +368,14 @@ class Runtime(Generic[M]):
                 if self._clock.monotonic() - slice_start > _LOAD_SLICE_S:
                     await asyncio.sleep(0)
                     slice_start = self._clock.monotonic()
-        except (ApiError, OSError) as error:
+        except Exception as error:
             # Half of it would be a past that nobody acknowledged.
+            if shard.closed:
+                return
             self._failed[index] = f"{name} cannot be read: {error}"
             log.error("%s; its groups are not served.  See `tidelog log check`", error)
+            if not isinstance(error, (ApiError, OSError)):
+                log.exception("%s: a bug of ours", name)
             return
         if shard.closed:
             return

@@ -192,13 +192,14 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        version: int,
         rows: Iterable[CommitRow],
         retention_ms: int,
         reply: Callable[[Codes], None],
     ) -> None:
         """Commit offsets; the reply has a code for each partition."""
         shard = self.shard(group_id)
-        code = shard.may_commit(group_id, member_id, instance_id, generation)
+        code = shard.may_commit(group_id, member_id, instance_id, generation, version)
         if code:
             reply({(row[0], row[1]): code for row in rows})
             return

@@ -35,7 +35,7 @@ from tidelog.coordinators.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from tidelog.coordinators.runtime import Shard
+from tidelog.coordinators.runtime import BATCH_BYTES, Shard, size_of
 from tidelog.coordinators.topic_regex import TopicRegex
 from tidelog.errors import ApiError, ErrorCode
 
@@ -45,7 +45,7 @@ Reply = Callable[[Any], None]
 Group = ClassicGroup | ConsumerGroup
 
 _DELETED = "the group was deleted"
-_MOST_AT_ONCE = 512 * 1024  # bytes; max.message.bytes is at least twice that
+_FIRST_WITH_EPOCHS = 9  # version of OffsetCommit (KIP-848)
 _GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets went
 
 
@@ -62,6 +62,7 @@ class GroupShard:
     ) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
+        self._committing: dict[str, int] = {}  # group -> commits on their way into the log
         self._shard = shard
         self._clock = clock
         self._limits = limits
@@ -79,9 +80,12 @@ class GroupShard:
                 reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
             group = self._make(group_id)
+        elif not self._limits.allow_session(request.session_ms):
+            reply(JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id))
+            return
         elif isinstance(group, ConsumerGroup) and not group.members and not group.pending:
             # Whoever comes first to an empty group says which protocol it speaks.
-            self._shard.write([row.encode() for row in group.tombstones()], _ignore)
+            self._append(group.tombstones(), _ignore)
             self._forget(group)
             group = self._make(group_id)
         group.join(request, reply)
@@ -155,7 +159,7 @@ class GroupShard:
 
     def _downgrade(self, group: ConsumerGroup) -> None:
         classic = downgrade(group, self._new_classic)
-        self._shard.write([row.encode() for row in group.tombstones()], _ignore)
+        self._append(group.tombstones(), _ignore)
         group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
         self._after(group)
         self.groups[group.group_id] = classic
@@ -180,13 +184,27 @@ class GroupShard:
     # -- offsets ----------------------------------------------------------------
 
     def may_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        version: int,
     ) -> ErrorCode:
-        """May this member commit?  A group that is not there is made by the first commit."""
+        """May this member commit, with this version of OffsetCommit?
+
+        A group that is not there is made by the first commit.
+        """
         group = self.groups.get(group_id)
+        knows_epochs = version >= _FIRST_WITH_EPOCHS
         if group is None:
-            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        code = group.may_commit(member_id, instance_id, generation)
+            if generation < 0:
+                return ErrorCode.NONE
+            return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            code = group.may_commit(member_id, instance_id, generation, knows_epochs=knows_epochs)
+        else:
+            code = group.may_commit(member_id, instance_id, generation)
         self._after(group)
         return code
 
@@ -200,9 +218,16 @@ class GroupShard:
         if group_id not in self.groups:
             self._make(group_id)
         rows = list(offsets)
+        committing = self._committing
+        committing[group_id] = committing.get(group_id, 0) + 1
 
         def stored(error: ErrorCode) -> None:
+            left = committing.pop(group_id) - 1
+            if left:
+                committing[group_id] = left
             if not error:
+                if group_id not in self.groups:
+                    self._make(group_id)  # it was forgotten or deleted meanwhile
                 found = self.offsets.get(group_id)
                 if found is None:
                     found = self.offsets[group_id] = GroupOffsets()
@@ -227,7 +252,7 @@ class GroupShard:
         if group is None:
             done(ErrorCode.GROUP_ID_NOT_FOUND)
             return
-        if group.state is not State.EMPTY:
+        if group.state is not State.EMPTY or group_id in self._committing:
             done(ErrorCode.NON_EMPTY_GROUP)
             return
         records = [
@@ -247,7 +272,7 @@ class GroupShard:
                     self.replay(record, now_ms)
             done(error)
 
-        self._shard.write([record.encode() for record in records], stored)
+        self._append(records, stored)
 
     # -- upkeep -----------------------------------------------------------------
 
@@ -258,11 +283,15 @@ class GroupShard:
         for group_id in gone_groups[:-_GONE_KEPT]:
             del self.offsets[group_id]
         for group_id, group in list(self.groups.items()):
+            if group_id in self._committing:
+                continue  # what it has is about to be newer
             offsets = self.offsets.get(group_id)
             gone = []
             if offsets:
                 empty = group.state is State.EMPTY
-                usage = Usage(empty, group.state_since_ms, group.subscribed())
+                # Who commits without joining leaves no trace of how long it is there.
+                since_ms = group.state_since_ms if group.protocol_type else 0
+                usage = Usage(empty, since_ms, group.subscribed())
                 gone = offsets.expired(now_ms, retention_ms, usage, log_start)
                 for topic, partition, reason in gone:
                     place = f"{topic}-{partition}"
@@ -308,16 +337,21 @@ class GroupShard:
             if record.reason == _DELETED:
                 self.offsets.pop(key.group, None)
         elif isinstance(key, ConsumerGroupKey):
-            self._replay_consumer(key, record)
+            self._replay_consumer(key, record, time_ms)
 
-    def _replay_consumer(self, key: ConsumerGroupKey, record: CoordinatorRecord) -> None:
+    def _replay_consumer(
+        self, key: ConsumerGroupKey, record: CoordinatorRecord, time_ms: int
+    ) -> None:
         group = self.groups.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
             if record.value is None:
                 return  # it is a classic group by now, or nothing
             group = self._make_consumer(key.group_id)
         group.replay(record)
-        if isinstance(key, ConsumerGroupMetadataKey) and record.value is None:
+        if not isinstance(key, ConsumerGroupMetadataKey):
+            return
+        group.state_since_ms = time_ms  # if it is empty, since its last epoch
+        if record.value is None:
             if not group.members and not group.pending:
                 self._forget(group)
             if record.reason == _DELETED:
@@ -360,8 +394,10 @@ class GroupShard:
 
     def _forget_if_untouched(self, group: Group) -> None:
         """A join that was refused, or never came, leaves no group behind."""
-        known = self.groups.get(group.group_id) is group
-        if known and group.untouched and not self.offsets.get(group.group_id):
+        group_id = group.group_id
+        known = self.groups.get(group_id) is group
+        used = self.offsets.get(group_id) or group_id in self._committing
+        if known and group.untouched and not used:
             self._forget(group)
 
     def _tick(self, group_id: str) -> None:
@@ -392,21 +428,28 @@ class GroupShard:
             self._downgrade(group)
 
     def _store(self, group: Group, write: Write | ConsumerWrite) -> None:
-        parts = _parts([record.encode() for record in write.records])
+        def stored(error: ErrorCode) -> None:
+            if isinstance(group, ConsumerGroup):
+                assert isinstance(write, ConsumerWrite)
+                group.stored(write, error)
+            else:
+                assert isinstance(write, Write)
+                group.stored(write, error)
+            self._after(group)
+
+        self._append(write.records, stored)
+
+    def _append(
+        self, records: Iterable[CoordinatorRecord], done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write records, in as many batches as they need; ``done`` hears once, of all."""
+        parts = _parts([record.encode() for record in records])
         errors: list[ErrorCode] = []
 
         def stored(error: ErrorCode) -> None:
             errors.append(error)
-            if len(errors) < len(parts):
-                return
-            worst = max(errors, key=lambda e: e != ErrorCode.NONE)
-            if isinstance(group, ConsumerGroup):
-                assert isinstance(write, ConsumerWrite)
-                group.stored(write, worst)
-            else:
-                assert isinstance(write, Write)
-                group.stored(write, worst)
-            self._after(group)
+            if len(errors) == len(parts):
+                done(max(errors, key=lambda e: e != ErrorCode.NONE))
 
         for part in parts:
             self._shard.write(part, stored)
@@ -417,8 +460,8 @@ def _parts(rows: list[EncodedRecord]) -> list[list[EncodedRecord]]:
     parts: list[list[EncodedRecord]] = [[]]
     size = 0
     for row in rows:
-        more = len(row[0]) + len(row[1] or b"")
-        if parts[-1] and size + more > _MOST_AT_ONCE:
+        more = size_of(row)
+        if parts[-1] and size + more > BATCH_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(row)

@@ -55,6 +55,7 @@ def offset_commit(broker: Broker, frame: Frame) -> None:
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
+            frame.version,
             rows,
             request.retention_time_ms,
             lambda codes: send(_response(named, codes, by_id)),

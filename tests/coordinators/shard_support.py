@@ -1,0 +1,56 @@
+"""A shard without a broker: the log under it stores when it is told to."""
+
+from tidelog.clock import FakeClock
+from tidelog.coordinators.consumer_members import ConsumerLimits
+from tidelog.coordinators.members import GroupLimits
+from tidelog.coordinators.records import decode_record
+from tidelog.coordinators.shard import GroupShard
+from tidelog.errors import ErrorCode
+from tidelog.wire.records import encode_batch
+
+
+class Log:
+    """The partition of a shard: what was written, and what is on its way."""
+
+    def __init__(self, clock=None):
+        self.clock = clock or FakeClock()
+        self.rows = []
+        self.times = []
+        self.waiting = []
+        self.deadlines = {}
+
+    def on_deadline(self, callback):
+        self.callback = callback
+
+    def wake_at(self, key, deadline):
+        self.deadlines.pop(key, None)
+        if deadline is not None:
+            self.deadlines[key] = deadline
+
+    def write(self, encoded, done):
+        self.waiting.append((encoded, done))
+
+    def store(self, error=ErrorCode.NONE):
+        encoded, done = self.waiting.pop(0)
+        if not error:
+            self.rows += encoded
+            self.times += [self.clock.now_ms()] * len(encoded)
+        done(error)
+
+    def sizes(self):
+        """How many bytes each write has that is on its way."""
+        now_ms = self.clock.now_ms()
+        return [len(encode_batch([(now_ms, *row) for row in rows])) for rows, _ in self.waiting]
+
+    def store_all(self):
+        while self.waiting:
+            self.store()
+
+
+def make_shard(log, metadata):
+    """A shard, with what its log says."""
+    shard = GroupShard(log, log.clock, GroupLimits(), ConsumerLimits(), lambda: metadata)
+    for row, time_ms in zip(log.rows, log.times, strict=True):
+        shard.replay(decode_record(*row), time_ms)
+    shard.loaded()
+    return shard

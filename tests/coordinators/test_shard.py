@@ -1,0 +1,159 @@
+"""Groups and offsets of a shard, while records are on their way into the log."""
+
+import pytest
+from coordinators.consumer_support import cluster
+from coordinators.shard_support import Log, make_shard
+from coordinators.support import request
+
+from tidelog.coordinators.consumer_members import Beat
+from tidelog.coordinators.offsets import Committed
+from tidelog.errors import ErrorCode
+
+HOUR = 3_600_000
+TOPICS = cluster(clicks=6)
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def shard(log):
+    return make_shard(log, TOPICS)
+
+
+def commit(shard, group, offset, topic="clicks", partition=0):
+    """What the committer hears, once it does."""
+    heard = []
+    now_ms = shard._clock.now_ms()
+    shard.commit(group, [(topic, partition, Committed(offset, -1, "", now_ms))], heard.append)
+    return heard
+
+
+def committed(shard, group):
+    return {(t, p): c.offset for t, p, c in shard.offsets.get(group, ())}
+
+
+def expire(shard, retention_ms=HOUR, log_start=0):
+    shard.expire(retention_ms, lambda *_: log_start)
+
+
+def delete(shard, group):
+    heard = []
+    shard.delete(group, heard.append)
+    return heard
+
+
+def beat(shard, member_id, epoch=0, **more):
+    heard = []
+    values = {"rebalance_ms": 1000, "topics": frozenset({"clicks"}), "owned": frozenset()}
+    beat = Beat(member_id, epoch, "app", "here", **{**values, **more})
+    shard.consumer_heartbeat("g", beat, heard.append)
+    return heard
+
+
+def test_an_offset_counts_when_it_is_safe(shard, log):
+    heard = commit(shard, "g", 5)
+    assert (heard, committed(shard, "g")) == ([], {})
+    log.store()
+    assert (heard, committed(shard, "g")) == ([ErrorCode.NONE], {("clicks", 0): 5})
+
+
+def test_an_offset_that_is_just_being_committed_does_not_expire(shard, log):
+    commit(shard, "g", 5)
+    log.store()
+    log.clock.advance(2 * HOUR)
+    commit(shard, "g", 6)
+    expire(shard)
+    log.store_all()
+    assert committed(shard, "g") == {("clicks", 0): 6}
+    assert committed(make_shard(log, TOPICS), "g") == {("clicks", 0): 6}
+
+
+def test_a_group_that_is_just_being_made_by_a_commit_stays(shard, log):
+    commit(shard, "g", 5)
+    shard.join("g", request(session_ms=1), lambda _: None)  # refused
+    log.store_all()
+    assert list(shard.groups) == ["g"]
+
+
+def test_a_group_that_is_forgotten_while_somebody_commits_comes_back(shard, log):
+    commit(shard, "g", 5)
+    log.store()
+    shard.remove_offsets("g", [("clicks", 0, "so")], lambda _: None)
+    log.store()
+    expire(shard)  # nothing is left of it
+    commit(shard, "g", 6)
+    log.store_all()
+    for found in (shard, make_shard(log, TOPICS)):
+        assert list(found.groups) == ["g"]
+        assert committed(found, "g") == {("clicks", 0): 6}
+
+
+def test_a_group_that_is_committing_is_not_deleted(shard, log):
+    commit(shard, "g", 5)
+    assert delete(shard, "g") == [ErrorCode.NON_EMPTY_GROUP]
+    log.store_all()
+    heard = delete(shard, "g")
+    log.store_all()
+    assert heard == [ErrorCode.NONE]
+    for found in (shard, make_shard(log, TOPICS)):
+        assert not found.groups
+        assert not found.offsets.get("g")
+
+
+@pytest.mark.parametrize("how", ["delete", "expire"])
+def test_a_group_with_very_many_offsets_can_go(shard, log, how):
+    rows = [("clicks", i, Committed(5, -1, "", log.clock.now_ms())) for i in range(30_000)]
+    for start in range(0, len(rows), 1000):
+        shard.commit("g", rows[start : start + 1000], lambda _: None)
+    log.store_all()
+    if how == "delete":
+        heard = delete(shard, "g")
+    else:
+        heard = [0]
+        log.clock.advance(2 * HOUR)
+        expire(shard)
+    assert max(log.sizes()) < 700_000  # what a batch can hold, with room for what is around it
+    log.store_all()
+    assert heard == [0]
+    assert committed(shard, "g") == committed(make_shard(log, TOPICS), "g") == {}
+
+
+def test_a_restart_does_not_make_offsets_younger(shard, log):
+    """Of a group that never had members, and of one whose members are gone."""
+    commit(shard, "by-hand", 5)
+    beat(shard, "m")
+    log.store_all()
+    beat(shard, "m", -1)
+    commit(shard, "g", 7)
+    log.store_all()
+    log.clock.advance(HOUR // 2)
+    again = make_shard(log, TOPICS)
+    log.clock.advance(HOUR // 2)
+    expire(again)
+    log.store_all()
+    assert committed(again, "by-hand") == committed(again, "g") == {}
+
+
+@pytest.mark.parametrize("session_ms", [1, 2**31 - 1])
+def test_session_timeouts_have_limits_in_consumer_groups_too(shard, log, session_ms):
+    beat(shard, "m")
+    log.store_all()
+    heard = []
+    shard.join("g", request(session_ms=session_ms), heard.append)
+    assert heard[0].error == ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def test_who_may_commit_with_which_version(shard, log):
+    unknown = shard.may_commit("new", "m", None, 1, version=8)
+    assert unknown == ErrorCode.ILLEGAL_GENERATION
+    assert shard.may_commit("new", "m", None, 1, version=9) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert shard.may_commit("new", "", None, -1, version=2) == ErrorCode.NONE
+    heard = beat(shard, "m")
+    log.store_all()
+    epoch = heard[0].epoch
+    assert shard.may_commit("g", "m", None, epoch, version=9) == ErrorCode.NONE
+    old = shard.may_commit("g", "m", None, epoch, version=8)
+    assert old == ErrorCode.UNSUPPORTED_VERSION
