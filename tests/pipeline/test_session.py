@@ -13,6 +13,7 @@ import pytest
 
 import tidelog
 import tidelog.pipeline
+from tidelog.java import NotInstalled
 
 SOURCE = Path(tidelog.__file__).parent.parent
 
@@ -65,6 +66,19 @@ def test_a_second_call_gives_the_session_that_runs(spark: Any) -> None:
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tidelog.pipeline.session(**arguments)
+
+
+def test_what_executors_lack_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidelog.pipeline import spark as module
+
+    module._check_executors(spark)
+    monkeypatch.setattr(module, "_NEEDED", {"pyarrow": "pyarrow", "no_such": "no-such>=1"})
+    with pytest.raises(NotInstalled) as caught:
+        module._check_executors(spark)
+    assert f"the executors lack what tidelog needs: {sys.executable} on " in str(caught.value)
+    assert f'has no no_such; run `{sys.executable} -m pip install "no-such>=1"`' in str(
+        caught.value
+    )
 
 
 def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> None:
