@@ -27,12 +27,14 @@ from tidelog.pipeline.kafka_settings import (
 from tidelog.pipeline.option_values import (
     KAFKA_PREFIX,
     Given,
-    OptionError as OptionError,
+    OptionError,
     unknown_option,
     whole_number,
 )
 from tidelog.pipeline.ranges import ALL, COLUMNS, HEADERS, Columns
 from tidelog.pipeline.where import Topics, Where, check_pairs, parse_topics, parse_where
+
+__all__ = ["ClientOptions", "OptionError", "SinkOptions", "SourceOptions", "kafka_settings"]
 
 CLIENT_ID = "tidelog-spark"
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
