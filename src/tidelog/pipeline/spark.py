@@ -263,7 +263,7 @@ def _start_java(given: Mapping[str, str], log_level: str) -> None:
     thread = threading.Thread(target=listen, name="spark-stderr", daemon=True)
     thread.start()
     try:
-        gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(conf, {"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)
         thread.join()

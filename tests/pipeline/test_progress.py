@@ -1,0 +1,151 @@
+"""The line that says how far a job is."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from waiting import until
+
+from tidelog.clock import FakeClock
+from tidelog.pipeline import progress
+from tidelog.pipeline.progress import Line, Meter, advance, duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.7, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_meter_that_knows_the_end() -> None:
+    meter = Meter(100.0)
+    assert meter.text("0 batches") == "0 batches, 0 records, 0 records/s"
+    meter.update(102.0, 1000, 4000)
+    assert meter.text("1 batch", behind="behind") == (
+        "1 batch, 1,000 records, 500 records/s, 4,000 behind, about 8.0 s to go"
+    )
+    assert "to go" not in meter.text("1 batch", ends=False)
+    assert meter.total(104.0) == "1,000 records in 4.0 s, 250 records/s"
+
+
+def test_speed_is_that_of_the_last_seconds() -> None:
+    meter = Meter(0.0)
+    for second in range(1, 101):
+        meter.update(float(second), 1000 * second if second <= 50 else 50_000, None)
+    assert meter.per_second() == 0
+    meter.update(101.0, 50_500, None)
+    assert 0 < meter.per_second() <= 51
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        ({"t": {"0": 5, "1": 7}}, {"t": {"0": 8, "1": 7, "2": 100}}, 3),
+        ({"t": {"id": "x", "ends": {"0": 1}}}, {"t": {"id": "y", "ends": {"0": 4}}}, 3),
+        ({"t": {"0": 5}}, {"t": {"0": 2}}, 0),
+        ({"on": True}, {"on": True}, 0),
+    ],
+)
+def test_offsets_between(before: Any, after: Any, count: int) -> None:
+    assert advance(json.dumps(before), json.dumps(after)) == count
+
+
+@pytest.mark.parametrize("text", [None, "", "null", "5", "not json"])
+def test_offsets_of_other_sources_are_not_known(text: str | None) -> None:
+    assert advance(text, '{"t": {"0": 1}}') is None
+    assert advance('{"t": {"0": 1}}', text) is None
+
+
+def test_a_terminal_has_one_line() -> None:
+    clock, out = FakeClock(), Terminal()
+    line = Line(out, clock=clock)
+    line.show("one")
+    line.show("too soon")
+    clock.advance(1000)
+    line.show("two")
+    line.end("all of it")
+    assert out.getvalue() == "\r\x1b[Kone\r\x1b[Ktwo\r\x1b[Kall of it\n"
+
+
+def test_a_file_has_a_line_now_and_then() -> None:
+    clock, out = FakeClock(), io.StringIO()
+    line = Line(out, clock=clock)
+    line.show("a job that is soon over says nothing on its way")
+    clock.advance(10_000)
+    line.show("one")
+    clock.advance(9_000)
+    line.show("too soon")
+    clock.advance(1_000)
+    line.show("two")
+    line.end("all of it")
+    assert out.getvalue() == "one\ntwo\nall of it\n"
+
+
+def test_nothing_with_json() -> None:
+    clock, out = FakeClock(), Terminal()
+    line = Line(out, enabled=False, clock=clock)
+    clock.advance(60_000)
+    line.show("one")
+    line.end("all of it")
+    assert out.getvalue() == ""
+
+
+def test_a_stream_that_is_closed_is_no_error() -> None:
+    out = Terminal()
+    line = Line(out)
+    out.close()
+    line.show("one")
+    line.end("two")
+
+
+def test_a_real_stream(spark: Any, checkpoint: str) -> None:
+    out = Terminal()
+    with progress.of_stream(spark, ends=True, line=Line(out)) as meter:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+        query = (
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        until(lambda: meter.count >= 150, "three batches", timeout=90)
+        query.stop()
+    said = out.getvalue().split("\r\x1b[K")
+    assert said[1].startswith("1 batch, 50 records, ")
+    assert said[-1].endswith("records/s\n")
+    assert " batches, " in said[-1]
+
+
+def test_real_jobs(spark: Any) -> None:
+    out = Terminal()
+    counter = spark.sparkContext.accumulator(0)
+
+    def slow(number: int) -> int:
+        import time
+
+        time.sleep(0.3)  # a task that takes a while is what is looked at
+        counter.add(10)
+        return number
+
+    with progress.of_jobs(spark, total=80, done=lambda: counter.value, line=Line(out)):
+        assert spark.sparkContext.parallelize(range(8), 8).map(slow).count() == 8
+    said = out.getvalue().split("\r\x1b[K")
+    assert any(" of 8 tasks, " in text for text in said), said
+    assert said[-1].startswith("80 records in ")
