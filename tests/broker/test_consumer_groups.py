@@ -332,6 +332,8 @@ def test_an_empty_group_is_of_the_kind_of_who_comes(client, group):
     client.leave(group, {"member_id": old.member_id})
     assert client.beat(group).error_code == 0
     assert client.describe_consumers(group).group_state == "Stable"
+    told = [event.kind for event in client.explain(group).events]  # of all its lives
+    assert told.count("joined") == 3
 
 
 def test_a_group_that_is_no_consumer_group_stays_one(client, group):

@@ -59,10 +59,10 @@ class Owner:
         self.in_flight += writes
         assert len(self.in_flight) <= 1
 
-    def store(self, error=ErrorCode.NONE):
-        """The oldest write is done."""
+    def store(self, error=ErrorCode.NONE, *, late=False):
+        """The oldest write is done; if it is late, it is in the log in spite of the error."""
         write = self.in_flight.pop(0)
-        if not error:
+        if not error or late:
             self.log += [record.encode() for record in write.records]
         self.group.stored(write, error)
         self.take()

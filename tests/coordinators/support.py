@@ -66,10 +66,10 @@ class Owner:
         writes, self.group.writes = self.group.writes, []
         self.in_flight += writes
 
-    def store(self, error=ErrorCode.NONE):
-        """The oldest write is done."""
+    def store(self, error=ErrorCode.NONE, *, late=False):
+        """The oldest write is done; if it is late, it is in the log in spite of the error."""
         write = self.in_flight.pop(0)
-        if not error:
+        if not error or late:
             self.log.append(write.record)
         self.group.stored(write, error)
         self._take()

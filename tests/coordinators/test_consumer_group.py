@@ -298,6 +298,29 @@ def test_a_static_member_that_stays_away_loses_its_place(owner):
     assert b.owned == ALL
 
 
+def test_a_static_member_that_is_away_is_fenced(owner):
+    a = Consumer(owner, "a", "clicks", instance_id="i")
+    settle(owner, a)
+    epoch, owned = a.epoch, a.owned
+    a.leave(-2)
+    late = owner.beat("a", epoch, instance_id="i", owned=owned)
+    assert late.error == ErrorCode.FENCED_MEMBER_EPOCH
+    assert owner.group.members["a"].epoch == -2
+
+
+def test_a_member_id_is_not_for_two_instances(owner):
+    a = Consumer(owner, "a", "clicks", instance_id="i")
+    b = Consumer(owner, "b", "clicks", instance_id="j")
+    settle(owner, a, b)
+    a.leave(-2)
+    taken = owner.join("b", "clicks", instance_id="i")
+    assert taken.error == ErrorCode.INVALID_REQUEST
+    assert owner.group.static == {"i": "a", "j": "b"}
+    back = Consumer(owner, "c", "clicks", instance_id="i")
+    settle(owner, back, b)
+    assert len(back.owned | b.owned) == 6
+
+
 def test_an_instance_id_that_is_in_use(owner):
     (a,) = consumers(owner, "a", instance_id="one")
     result = owner.join("b", "clicks", instance_id="one")

@@ -106,8 +106,10 @@ class World:
     def after(self):
         self.check()
         while self.owner.in_flight and self.rng.random() < self.log_speed:
-            failed = self.rng.random() < 0.03
-            self.owner.store(ErrorCode.COORDINATOR_NOT_AVAILABLE if failed else ErrorCode.NONE)
+            error = ErrorCode.NONE
+            if self.rng.random() < 0.03:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self.owner.store(error, late=self.rng.random() < 0.5)
             self.check()
 
     def check(self):

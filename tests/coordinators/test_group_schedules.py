@@ -119,7 +119,8 @@ class World:
         owner._take()
         # The log acknowledges now or later.
         while owner.in_flight and self.rng.random() < self.log_speed:
-            owner.store(ErrorCode.NOT_COORDINATOR if self.rng.random() < 0.02 else ErrorCode.NONE)
+            failed, late = self.rng.random() < 0.03, self.rng.random() < 0.5
+            owner.store(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE, late=late)
         self.check()
 
     def check(self):

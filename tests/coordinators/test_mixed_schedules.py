@@ -188,8 +188,10 @@ class World:
 
     def work(self, fail=0.03):
         while self.log.waiting and self.rng.random() < self.speed:
-            failed = self.rng.random() < fail
-            self.log.store(ErrorCode.COORDINATOR_NOT_AVAILABLE if failed else ErrorCode.NONE)
+            error = ErrorCode.NONE
+            if self.rng.random() < fail:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self.log.store(error, late=self.rng.random() < 0.5)
         self.check()
 
     def advance(self, ms):
@@ -288,6 +290,6 @@ def test_random_schedules(number):
 
 def test_the_schedules_convert_groups():
     world = World(random.Random(f"{SEED} conversions"))
-    for _ in range(3000):
+    for _ in range(6000):
         world.happen()
     assert world.converted > 3

@@ -1,5 +1,8 @@
 """Groups and offsets of a shard, while records are on their way into the log."""
 
+import os
+import random
+
 import pytest
 from coordinators.consumer_support import cluster
 from coordinators.shard_support import Log, make_shard
@@ -157,3 +160,43 @@ def test_who_may_commit_with_which_version(shard, log):
     assert shard.may_commit("g", "m", None, epoch, version=9) == ErrorCode.NONE
     old = shard.may_commit("g", "m", None, epoch, version=8)
     assert old == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_what_is_known_is_what_the_log_says(number):
+    """Commits, joins, expiry and deletion, in any order while writes are under way."""
+    rng = random.Random(f"{os.environ.get('TIDELOG_SEED', '1')} {number}")
+    log = Log()
+    shard = make_shard(log, TOPICS)
+    names, next_offset = ["a", "b"], iter(range(10**9))
+    newest = {}  # the last commit that was acknowledged, and the deletions since
+    for _ in range(400):
+        group, what = rng.choice(names), rng.random()
+        if what < 0.4:
+            place, offset = (group, rng.randrange(2)), next(next_offset)
+            heard = commit(shard, group, offset, partition=place[1])
+            newest.setdefault(place, []).append((offset, heard))
+        elif what < 0.5:
+            shard.join(group, request(session_ms=rng.choice((1, 10_000))), lambda _: None)
+        elif what < 0.55:
+            beat(shard, "m", rng.choice((0, -1)))
+        elif what < 0.6:
+            log.clock.advance(rng.choice((1, HOUR // 2, 2 * HOUR)))
+            for key in list(log.deadlines):
+                log.callback(key)
+        elif what < 0.65:
+            expire(shard)
+        elif what < 0.7:
+            delete(shard, group)
+        else:
+            while log.waiting and rng.random() < 0.7:
+                failed = rng.random() < 0.05
+                log.store(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE)
+    log.store_all()
+    again = make_shard(log, TOPICS)
+    for group in names:
+        assert committed(shard, group) == committed(again, group)
+        assert bool(committed(shard, group)) <= (group in shard.groups)
+        for (_, partition), offset in committed(shard, group).items():
+            good = [o for o, heard in newest[group, partition] if heard == [ErrorCode.NONE]]
+            assert offset == good[-1]

@@ -277,6 +277,10 @@ class ConsumerGroup(ConsumerState):
         """Somebody joins, or joins again after it was fenced."""
         member_id = beat.member_id or self._new_id()
         beat = replace(beat, member_id=member_id)
+        namesake = self.members.get(member_id)
+        if namesake is not None and namesake.instance_id != beat.instance_id:
+            message = f"member id {member_id} is that of instance {namesake.instance_id}"
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
         known = self.members.get(self.static.get(beat.instance_id or "", ""))
         if known is not None and known.member_id != member_id:
             if known.classic is None and known.epoch != LEFT_FOR_A_WHILE:
@@ -298,7 +302,7 @@ class ConsumerGroup(ConsumerState):
         if beat.epoch == member.epoch:
             return
         # It may have missed our last answer.  Then it holds nothing that is not its own.
-        late = beat.epoch == member.previous_epoch and beat.owned is not None
+        late = beat.epoch == member.previous_epoch < member.epoch and beat.owned is not None
         if not late or not (beat.owned or NO_SLOTS) <= member.assigned:
             message = f"epoch {beat.epoch} is not that of the member, {member.epoch}: join again"
             raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, message)

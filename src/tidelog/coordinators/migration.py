@@ -23,13 +23,13 @@ def upgrade(
 ) -> ConsumerGroup:
     """The same group, for the new protocol.  Raises if that cannot be."""
     group = make(classic.group_id)
+    group.timeline = classic.timeline
     if not classic.members:
         return group
     reason = _why_not(classic, group)
     if reason:
         message = f"group {classic.group_id!r} is a classic group, and stays one: {reason}"
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-    group.timeline = classic.timeline
     group.epoch = group.target_epoch = classic.generation
     for old in classic.members.values():
         name, subscription = old.protocols[0]

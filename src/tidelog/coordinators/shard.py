@@ -87,7 +87,9 @@ class GroupShard:
             # Whoever comes first to an empty group says which protocol it speaks.
             self._append(group.tombstones(), _ignore)
             self._forget(group)
+            timeline = group.timeline
             group = self._make(group_id)
+            group.timeline = timeline
         group.join(request, reply)
         self._after(group)
         self._forget_if_untouched(group)
