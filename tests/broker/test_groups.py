@@ -7,13 +7,18 @@ from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
+from tidelog.wire.messages import create_partitions, delete_records
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
 from tidelog.wire.messages.join_group import JoinGroupResponse
-from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -360,20 +365,64 @@ def test_groups_and_offsets_survive_a_restart(tmp_path, end):
         assert "Traceback" not in broker.log
 
 
-def test_strangers_records_in_the_offsets_topic_do_no_harm(tmp_path):
+OFFSETS = "__consumer_offsets"
+
+
+def test_nobody_else_writes_to_the_offsets_topic(client, topic):
+    refused = client.produce(OFFSETS, batch_of(b"x", key=b"k"))
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    row = delete_records.DeleteRecordsPartition(partition_index=0, offset=-1)
+    rows = [delete_records.DeleteRecordsTopic(name=OFFSETS, partitions=[row])]
+    request = delete_records.DeleteRecordsRequest(topics=rows, timeout_ms=10_000)
+    answer = client.call(request, delete_records.DeleteRecordsResponse, 2)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    grown = create_partitions.CreatePartitionsTopic(name=OFFSETS, count=51, assignments=None)
+    request = create_partitions.CreatePartitionsRequest(
+        topics=[grown], timeout_ms=10_000, validate_only=False
+    )
+    answer = client.call(request, create_partitions.CreatePartitionsResponse, 3)
+    assert answer.results[0].error_code == ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("how", ["asked for", "created"])
+def test_the_offsets_topic_is_compacted_however_it_comes(how):
+    with LocalBroker() as broker, GroupClient(broker.port) as client:
+        if how == "created":
+            client.create_topic(OFFSETS, partitions=3)
+        else:
+            row = MetadataRequestTopic(name=OFFSETS)
+            found = client.call(MetadataRequest(topics=[row]), MetadataResponse, 9)
+            assert len(found.topics[0].partitions) == 50
+        resource = DescribeConfigsResource(
+            resource_type=2, resource_name=OFFSETS, configuration_keys=["cleanup.policy"]
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        configs = client.call(request, DescribeConfigsResponse, 4).results[0].configs
+        assert [row.value for row in configs] == ["compact"]
+        client.find()
+        assert client.join("g").error_code == 0
+
+
+def test_records_that_make_no_sense_do_no_harm(tmp_path):
     with LocalBroker(data=tmp_path / "data") as broker:
         with GroupClient(broker.port) as client:
             client.find()
             client.create_topic("t")
             assert client.commit("my-group", "t", 5) == 0
-            for key in (b"", b"\0", b"\0\1garbage", b"\0\2", b"\x7f\xff", b"\0\1\0\0\0\0\0\0\0\0"):
-                batch = batch_of(b"garbage", key=key)
-                assert client.produce("__consumer_offsets", batch, partition=12).error_code == 0
-            assert client.commit("my-group", "t", 6) == 0
-        broker.restart()
+        broker.kill()
+        (path,) = (tmp_path / "data" / f"{OFFSETS}-12").glob("*.log")
+        keys = (b"", b"\0", b"\0\1garbage", b"\0\2", b"\x7f\xff", b"\0\1\0\0\0\0\0\0\0\0")
+        with path.open("ab") as file:
+            for offset, key in enumerate(keys, start=1):
+                batch = bytearray(batch_of(b"garbage", key=key))
+                batch[:8] = offset.to_bytes(8, "big")  # not part of what the CRC is of
+                file.write(batch)
+        broker.start()
         with GroupClient(broker.port) as client:
             until(lambda: not client.describe("my-group").error_code, "the group to be loaded")
-            assert client.committed("my-group", "t") == 6
+            assert client.committed("my-group", "t") == 5
+            assert client.commit("my-group", "t", 6) == 0
+        assert "5 of 7 records could not be read" in broker.log
         assert "Traceback" not in broker.log
 
 
@@ -385,7 +434,7 @@ def test_the_offsets_topic_may_be_deleted(tmp_path):
         with GroupClient(broker.port) as other:
             other.send(other.join_request("g"), 3)
             until(lambda: client.describe("g").group_state == "PreparingRebalance", "a rebalance")
-            client.delete_topic("__consumer_offsets")
+            client.delete_topic(OFFSETS)
             _, parked = other.receive(JoinGroupResponse, 3)
             assert parked.error_code == ErrorCode.NOT_COORDINATOR
         assert client.heartbeat("g", joined) == ErrorCode.NOT_COORDINATOR

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
 from tidelog.log.segment import FileRange
@@ -56,6 +57,7 @@ class Partition:
         self.index = index
         self.topic_id = topic_id
         self.log = log
+        self.internal = topic in INTERNAL_TOPICS
         self.leader_epoch = 0
         self.in_sync = 1
         self.deleted = False
@@ -73,7 +75,8 @@ class Partition:
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
         # Batches are looked into, or rewritten, only if a setting asks for it.
         self._rewrites = (
-            config.message_timestamp_type == "LogAppendTime"
+            self.internal
+            or config.message_timestamp_type == "LogAppendTime"
             or config.compression_type != "producer"
             or "compact" in config.cleanup_policy
             or config.message_timestamp_before_max_ms != LONG_MAX
@@ -82,8 +85,13 @@ class Partition:
 
     # -- writing ----------------------------------------------------------------
 
-    def append(self, batch: memoryview, version: int, now_ms: int) -> Acknowledged:
-        """Check a produced batch and write it.  Raises the error to answer."""
+    def append(
+        self, batch: memoryview, version: int, now_ms: int, *, own: bool = False
+    ) -> Acknowledged:
+        """Check a produced batch and write it.  Raises the error to answer.
+
+        ``own``: it is a coordinator's.  Nobody else writes to internal topics.
+        """
         header = check_produced(batch)
         writer = self.log
         config = writer.config
@@ -101,7 +109,7 @@ class Partition:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, message)
         append_time = -1
         target: memoryview | bytearray = batch
-        if self._rewrites:
+        if self._rewrites and not own:
             target, header, append_time = self._rewrite(batch, header, now_ms)
         elif header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
             raise self._too_new(header.max_timestamp, now_ms)
@@ -152,6 +160,9 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, now_ms: int
     ) -> tuple[bytearray, BatchHeader, int]:
         """The slow way in, for topics whose settings ask for more than a header."""
+        if self.internal:
+            message = f"only the broker writes to {self.topic}"
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         config = self.log.config
         append_time = -1
         wanted = config.compression_type

@@ -148,7 +148,7 @@ class Shard:
             if partition.in_sync < partition.log.config.min_insync_replicas:
                 raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
             batch = memoryview(bytearray(encode_batch(rows)))
-            written = partition.append(batch, _NEWEST_PRODUCE, now_ms)
+            written = partition.append(batch, _NEWEST_PRODUCE, now_ms, own=True)
         except ApiError as error:
             if not self.closed:
                 log.warning("%s-%d: %s", partition.topic, partition.index, error.message)

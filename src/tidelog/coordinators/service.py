@@ -114,11 +114,12 @@ class GroupCoordinator:
     async def find(self, group_id: str) -> int:
         """The broker that coordinates a group; the topic is made on first use."""
         if OFFSETS_TOPIC not in self._broker.metadata.topics:
-            await self._create_topic()
+            await self.create_topic()
         topic = self._broker.metadata.topics[OFFSETS_TOPIC]
         return topic.partitions[partition_for(group_id, len(topic.partitions))].leader
 
-    async def _create_topic(self) -> None:
+    async def create_topic(self) -> None:
+        """Make the topic that is the memory of groups."""
         settings = self._broker.settings
         await create_internal_topic(
             self._broker.controller,

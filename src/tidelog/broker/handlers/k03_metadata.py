@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import TopicInfo
+from tidelog.coordination.metadata import INTERNAL_TOPICS, TopicInfo
 from tidelog.coordination.topics import check_name
+from tidelog.coordinators.service import OFFSETS_TOPIC
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
@@ -67,7 +68,10 @@ async def _create(
     errors: dict[str | None, ErrorCode] = {}
     for name in missing:
         try:
-            await broker.controller.create_topic(name)
+            if name == OFFSETS_TOPIC:
+                await broker.groups.create_topic()  # with other settings than the usual
+            elif name not in INTERNAL_TOPICS:
+                await broker.controller.create_topic(name)
         except ApiError as error:
             errors[name] = error.code
         except (KeeperError, OSError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.configs import describe_topic
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
+from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -57,12 +58,16 @@ async def _create(
     assignment = [
         row.broker_ids for row in sorted(topic.assignments, key=lambda r: r.partition_index)
     ]
+    config = {row.name: row.value for row in topic.configs if row.value is not None}
+    if topic.name in INTERNAL_TOPICS:
+        # With the usual policy everything that a coordinator knows would be gone in a week.
+        config.setdefault("cleanup.policy", "compact")
     created = await broker.controller.create_topic(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
         assignment,
-        {row.name: row.value for row in topic.configs if row.value is not None},
+        config,
         validate_only=validate_only,
     )
     return CreatableTopicResult(

@@ -44,6 +44,8 @@ def delete_records(
 def _delete(broker: Broker, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
     try:
         partition = broker.replicas.find(topic, index, broker.metadata)
+        if partition.internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if "delete" not in partition.log.config.cleanup_policy:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         partition.delete_records(offset)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
+from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -39,6 +40,9 @@ async def _grow(
     if topic.assignments is not None:
         assignment = [row.broker_ids for row in topic.assignments]
     try:
+        if topic.name in INTERNAL_TOPICS:
+            message = f"groups are found by the number of partitions of {topic.name}: it stays"
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
         await broker.controller.create_partitions(
             topic.name, topic.count, assignment, validate_only=validate_only
         )
