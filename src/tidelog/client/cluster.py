@@ -110,10 +110,12 @@ class TopicView:
 
     def leader_of(self, partition: int) -> int:
         """The broker that leads a partition; -1 while there is none."""
-        for view in self.partitions:
+        count = len(self.partitions)
+        if 0 <= partition < count and self.partitions[partition].index == partition:
+            return self.partitions[partition].leader
+        for view in self.partitions:  # a number is missing, which no broker should say
             if view.index == partition:
                 return view.leader
-        count = len(self.partitions)
         numbers = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -50,10 +50,8 @@ def list_offsets(
     """
     found: dict[TopicPartition, int | None] = {}
     problem: ApiError | None = None
-    for _ in cluster.attempts():
-        left = [row for row in wanted if row not in found]
-        if not left:
-            break
+    left = list(wanted)
+    for _ in cluster.attempts() if left else ():
         for leader, rows in cluster.by_leader(left).items():
             if leader == NO_LEADER:
                 problem = error_of(ErrorCode.LEADER_NOT_AVAILABLE, None, str(rows[0]))
@@ -85,9 +83,11 @@ def list_offsets(
                         raise error_of(part.error_code, None, str(key))
                     else:
                         found[key] = part.offset if part.offset >= 0 else None
-    else:
-        if problem is not None:
-            raise problem
+        left = [row for row in left if row not in found]
+        if not left:  # another attempt would begin with a pause
+            return found
+    if problem is not None:
+        raise problem
     return found
 
 
