@@ -269,9 +269,9 @@ RETENTION = [
 ]
 
 CONSUMER_GROUPS = [
-    Setting("group.initial.rebalance.delay.ms", INT, 0, least=0,
+    Setting("group.initial.rebalance.delay.ms", INT, 3000, least=0,
             doc="How long the first member of a group waits for others before the first "
-                "rebalance (Kafka: 3000; its sample server.properties: 0)."),
+                "rebalance.  `tidelog up` sets 0, as Kafka's sample server.properties does."),
     Setting("group.min.session.timeout.ms", INT, 6000, least=0,
             doc="The shortest session timeout that a member may ask for."),
     Setting("group.max.session.timeout.ms", INT, 1800000, least=0,

@@ -27,5 +27,10 @@ def up(
     example --set num.partitions=3 --set log.retention.hours=24.
     """
     bracketed = f"[{host}]" if ":" in host else host
-    values = {"log.dirs": data, "listeners": f"PLAINTEXT://{bracketed}:{port}", **pairs(settings)}
+    values = {
+        "log.dirs": data,
+        "listeners": f"PLAINTEXT://{bracketed}:{port}",
+        "group.initial.rebalance.delay.ms": "0",  # who tries it out has one consumer
+        **pairs(settings),
+    }
     serve(Settings.of(values), as_json=as_json, verbose=verbose)
