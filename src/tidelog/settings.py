@@ -16,7 +16,7 @@ from typing import Any
 
 from tidelog import settings_legacy
 from tidelog.errors import SettingError
-from tidelog.settings_table import SETTINGS, TOPIC_SETTINGS, Setting, text_of
+from tidelog.settings_table import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, Setting, text_of
 
 _PROPERTY = re.compile(r"((?:[^=:\\]|\\.)*)[=:](.*)")
 
@@ -208,4 +208,28 @@ def check_broker_config(values: Mapping[str, str]) -> dict[str, Any]:
                 f"{name} cannot be changed while the broker runs: restart it with --set"
             )
         parsed[name] = setting.parse(value)
+    return parsed
+
+
+def check_group_config(values: Mapping[str, str], settings: Settings) -> dict[str, int]:
+    """Parse what a consumer group has of its own, or say which one is wrong."""
+    parsed: dict[str, int] = {}
+    for name, value in values.items():
+        setting = GROUP_SETTINGS.get(name)
+        if setting is None:
+            raise unknown_setting(name, GROUP_SETTINGS)
+        try:
+            parsed[name] = setting.parse(value)
+        except SettingError as error:
+            raise SettingError(str(error).replace(setting.name, name, 1)) from None
+        for end, wrong in (("min", int.__lt__), ("max", int.__gt__)):
+            limit = f"group.consumer.{end}.{name.removeprefix('consumer.')}"
+            if wrong(parsed[name], settings[limit]):
+                raise SettingError(f"{name}={value}: {limit} is {settings[limit]}")
+    session, heartbeat = (parsed.get(name, settings[f"group.{name}"]) for name in GROUP_SETTINGS)
+    if values and session <= heartbeat:
+        raise SettingError(
+            f"consumer.session.timeout.ms={session}: it must be above "
+            f"consumer.heartbeat.interval.ms={heartbeat}"
+        )
     return parsed

@@ -283,11 +283,12 @@ CONSUMER_GROUPS = [
             doc="The assignors of consumer groups (KIP-848); the first is the default."),
     Setting("group.consumer.heartbeat.interval.ms", INT, 5000, least=1,
             doc="How often members of consumer groups send a heartbeat; they are asked to come "
-                "sooner while partitions move."),
+                "sooner while partitions move.  A group may have its own: "
+                "consumer.heartbeat.interval.ms."),
     Setting("group.consumer.max.heartbeat.interval.ms", INT, 15000, least=1,
-            doc=_NO_EFFECT + "it limits what a single group may be configured to."),
+            doc="The longest consumer.heartbeat.interval.ms that a group may have of its own."),
     Setting("group.consumer.max.session.timeout.ms", INT, 60000, least=1,
-            doc=_NO_EFFECT + "it limits what a single group may be configured to."),
+            doc="The longest consumer.session.timeout.ms that a group may have of its own."),
     Setting("group.consumer.max.size", INT, INT_MAX, least=1,
             doc="The most members of a consumer group."),
     Setting("group.consumer.migration.policy", STRING, "bidirectional",
@@ -295,13 +296,14 @@ CONSUMER_GROUPS = [
             doc="Whether a group may change between the classic and the consumer protocol while "
                 "it has members."),
     Setting("group.consumer.min.heartbeat.interval.ms", INT, 5000, least=1,
-            doc=_NO_EFFECT + "it limits what a single group may be configured to."),
+            doc="The shortest consumer.heartbeat.interval.ms that a group may have of its own."),
     Setting("group.consumer.min.session.timeout.ms", INT, 45000, least=1,
-            doc=_NO_EFFECT + "it limits what a single group may be configured to."),
+            doc="The shortest consumer.session.timeout.ms that a group may have of its own."),
     Setting("group.consumer.regex.refresh.interval.ms", INT, 600000, least=10000,
             doc=_NO_EFFECT + "regular expressions are matched again when a topic comes or goes."),
     Setting("group.consumer.session.timeout.ms", INT, 45000, least=1,
-            doc="After so long without a heartbeat a member of a consumer group is dead."),
+            doc="After so long without a heartbeat a member of a consumer group is dead.  A group "
+                "may have its own: consumer.session.timeout.ms."),
     Setting("group.coordinator.rebalance.protocols", LIST, ["classic", "consumer"],
             choices=("classic", "consumer", "share", "streams"),
             doc="The protocols of groups.  Without consumer, group.protocol=consumer is refused; "
@@ -348,3 +350,8 @@ GROUPS = {
 }
 SETTINGS: dict[str, Setting] = {s.name: s for group in GROUPS.values() for s in group}
 TOPIC_SETTINGS: dict[str, Setting] = {s.topic: s for s in SETTINGS.values() if s.topic}
+# What a consumer group may have of its own (KIP-848): group.consumer.x is its consumer.x.
+GROUP_SETTINGS: dict[str, Setting] = {
+    name.removeprefix("group."): SETTINGS[name]
+    for name in ("group.consumer.session.timeout.ms", "group.consumer.heartbeat.interval.ms")
+}

@@ -50,7 +50,7 @@ class Log:
 
 def make_shard(log, metadata):
     """A shard, with what its log says."""
-    shard = GroupShard(log, log.clock, GroupLimits(), ConsumerLimits(), lambda: metadata)
+    shard = GroupShard(log, log.clock, GroupLimits(), lambda _: ConsumerLimits(), lambda: metadata)
     for row, time_ms in zip(log.rows, log.times, strict=True):
         shard.replay(decode_record(*row), time_ms)
     shard.loaded()

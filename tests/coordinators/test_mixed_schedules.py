@@ -170,7 +170,9 @@ class World:
 
     def new_shard(self):
         limits = ConsumerLimits(session_ms=15_000)
-        return GroupShard(self.log, self.clock, GroupLimits(), limits, lambda: self.metadata)
+        return GroupShard(
+            self.log, self.clock, GroupLimits(), lambda _: limits, lambda: self.metadata
+        )
 
     def restart(self):
         old, rows = self.log, self.log.rows

@@ -229,6 +229,15 @@ def test_broker_settings() -> None:
         assert [row["name"] for row in found["config"]] == ["log.retention.ms"]
 
 
+def test_settings_of_a_group(tidelog) -> None:
+    session = "consumer.session.timeout.ms"
+    altered = tidelog("configs", "alter", "--group", "billing", "--set", f"{session}=50000")
+    assert altered.out == "group billing altered\n"
+    (found,) = tidelog("configs", "describe", "--group", "billing", "--json").json
+    (row,) = found["config"]
+    assert (row["name"], row["value"], row["source"]) == (session, "50000", "group")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

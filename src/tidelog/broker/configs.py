@@ -17,17 +17,26 @@ from tidelog.settings import (
     COARSER,
     LogConfig,
     check_broker_config,
+    check_group_config,
     check_topic_config,
     unknown_setting,
 )
-from tidelog.settings_table import LIST, SETTINGS, TOPIC_SETTINGS, Setting, text_of
+from tidelog.settings_table import (
+    GROUP_SETTINGS,
+    LIST,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    Setting,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 # Resource types and sources, by Kafka's numbers.
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5
+GROUP_SOURCE = 8
 
 # Operations of IncrementalAlterConfigs.
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -78,6 +87,18 @@ def describe_broker(broker: Broker, entity: str) -> list[Described]:
     return rows
 
 
+def describe_group(broker: Broker, group_id: str) -> list[Described]:
+    """What a consumer group may have of its own, whether there is such a group or not."""
+    config = broker.metadata.group_configs.get(group_id, {})
+    rows = []
+    for name, setting in sorted(GROUP_SETTINGS.items()):
+        chain = _broker_chain(broker, setting)
+        if name in config:
+            chain.insert(0, (name, config[name], GROUP_SOURCE))
+        rows.append(Described(name, chain[0][1], chain[0][2], False, setting, tuple(chain)))
+    return rows
+
+
 def _broker_chain(broker: Broker, setting: Setting) -> list[tuple[str, str | None, int]]:
     name = setting.name
     chain: list[tuple[str, str | None, int]] = []
@@ -114,7 +135,11 @@ def current_config(broker: Broker, kind: int, name: str) -> dict[str, str]:
         return dict(topic.config)
     if kind == BROKER:
         return dict(broker.metadata.broker_configs.get(_entity(broker, name), {}))
-    message = f"resource type {kind} has no settings here; topics are 2, brokers 4"
+    if kind == GROUP:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the group id is empty")
+        return dict(broker.metadata.group_configs.get(name, {}))
+    message = f"resource type {kind} has no settings here; topics are 2, brokers 4, groups 32"
     raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
@@ -133,8 +158,8 @@ def apply_operation(
     kind: int, config: dict[str, str], name: str, operation: int, value: str | None
 ) -> None:
     """One change of IncrementalAlterConfigs, in place."""
+    known = {TOPIC: TOPIC_SETTINGS, GROUP: GROUP_SETTINGS}.get(kind, SETTINGS)
     if operation == DELETE:
-        known = TOPIC_SETTINGS if kind == TOPIC else SETTINGS
         if name not in config and name not in known:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(unknown_setting(name, known)))
         config.pop(name, None)
@@ -144,7 +169,7 @@ def apply_operation(
     if operation == SET:
         config[name] = value
         return
-    setting = (TOPIC_SETTINGS if kind == TOPIC else SETTINGS).get(name)
+    setting = known.get(name)
     if setting is None or setting.kind is not LIST:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} is not a list; append and subtract are")
     items = LIST.parse(config.get(name, text_of(setting.default)))
@@ -165,6 +190,8 @@ async def replace_config(
     try:
         if kind == TOPIC:
             check_topic_config(config)
+        elif kind == GROUP:
+            check_group_config(config, broker.settings)
         else:
             check_broker_config(config)
     except SettingError as error:
@@ -173,5 +200,7 @@ async def replace_config(
         return
     if kind == TOPIC:
         await broker.controller.set_topic_config(name, config)
+    elif kind == GROUP:
+        await broker.controller.set_group_config(name, config)
     else:
         await broker.controller.set_broker_config(_entity(broker, name), config)

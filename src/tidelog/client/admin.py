@@ -54,6 +54,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4  # named by its number; an empty name stands for all brokers
+    GROUP = 32
 
 
 class Change(IntEnum):
@@ -66,7 +67,7 @@ class Change(IntEnum):
 
 
 DEFAULT_SOURCE = "default"
-_SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "server", 5: DEFAULT_SOURCE}
+_SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "server", 5: DEFAULT_SOURCE, 8: "group"}
 _TYPES = (
     ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 )  # fmt: skip

@@ -71,6 +71,10 @@ class Controller:
             entity: await self._read_config(paths.broker_config(entity))
             for entity in await self._keeper.children(paths.CONFIG_BROKERS)
         }
+        groups = map(paths.group_of_config, await self._keeper.children(paths.CONFIG_GROUPS))
+        group_configs = {
+            group_id: await self._read_config(paths.group_config(group_id)) for group_id in groups
+        }
         self.metadata = ClusterMetadata(
             cluster_id=cluster_id,
             controller_id=broker.broker_id,
@@ -78,6 +82,7 @@ class Controller:
             topics=topics,
             topic_names={topic.topic_id: name for name, topic in topics.items()},
             broker_configs=configs,
+            group_configs=group_configs,
         )
 
     async def _register(self, broker: BrokerInfo) -> None:
@@ -307,6 +312,18 @@ class Controller:
         await self._write_config(paths.broker_config(entity), config)
         configs = {**self.metadata.broker_configs, entity: dict(config)}
         self._change(replace(self.metadata, broker_configs=configs))
+
+    async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
+        """Replace what a group has of its own; without anything it is forgotten."""
+        path = paths.group_config(group_id)
+        configs = {**self.metadata.group_configs, group_id: dict(config)}
+        if config:
+            await self._write_config(path, config)
+        else:
+            del configs[group_id]
+            if await self._keeper.exists(path):
+                await self._keeper.multi([Delete(path)])
+        self._change(replace(self.metadata, group_configs=configs))
 
     async def _write_config(self, path: str, config: Mapping[str, str]) -> None:
         value = paths.config_value(dict(config))

@@ -65,6 +65,7 @@ class ClusterMetadata:
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def topic_by_id(self, topic_id: bytes) -> TopicInfo | None:
         name = self.topic_names.get(topic_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote, unquote
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
@@ -12,6 +13,7 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_TOPICS = "/config/topics"
 CONFIG_BROKERS = "/config/brokers"
+CONFIG_GROUPS = "/config/groups"
 PRODUCER_IDS = "/latest_producer_id_block"
 DELETED_TOPICS = "/admin/delete_topics"
 SETTLED = "/tidelog/settled"  # ours: the logs on disk have been matched with the registry once
@@ -32,6 +34,7 @@ PERSISTENT = (
     "/config/clients",
     "/config/users",
     CONFIG_BROKERS,
+    CONFIG_GROUPS,
     "/config/ips",
 )
 
@@ -54,6 +57,15 @@ def topic_config(name: str) -> str:
 
 def broker_config(entity: str) -> str:
     return f"{CONFIG_BROKERS}/{entity}"
+
+
+def group_config(group_id: str) -> str:
+    """The id of a group may have any character; those that a path cannot have are escaped."""
+    return f"{CONFIG_GROUPS}/{quote(group_id, safe='')}"
+
+
+def group_of_config(node: str) -> str:
+    return unquote(node)
 
 
 def to_json(value: Any) -> bytes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.group import State
 from tidelog.coordinators.members import GroupLimits, Join
@@ -18,7 +19,7 @@ from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
 from tidelog.coordinators.shard import Group, GroupShard, Reply
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.settings_table import LONG_MAX
+from tidelog.settings_table import GROUP_SETTINGS, LONG_MAX
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -56,11 +57,12 @@ class GroupCoordinator:
         minutes: int | None = settings["offsets.retention.minutes"]
         self._retention_ms = None if minutes is None else minutes * 60_000
         self._max_metadata: int = settings["offset.metadata.max.bytes"]
-        self._topics: dict[str, tuple[bytes, int]] = {}  # id and partitions
+        self._topics: Mapping[str, TopicInfo] = {}
+        self._group_configs: Mapping[str, Mapping[str, str]] = {}
         self.runtime = Runtime(
             OFFSETS_TOPIC,
             lambda shard: GroupShard(
-                shard, broker.clock, self._limits, self.consumer_limits, lambda: broker.metadata
+                shard, broker.clock, self._limits, self._limits_of, lambda: broker.metadata
             ),
             clock=broker.clock,
             spawn=broker.spawn,
@@ -74,12 +76,14 @@ class GroupCoordinator:
     def apply(self, metadata: ClusterMetadata) -> None:
         """The cluster has changed."""
         self.runtime.apply(metadata, self._broker.replicas.partitions)
-        before = self._topics
-        after = {name: (t.topic_id, len(t.partitions)) for name, t in metadata.topics.items()}
-        changed = {name for name, _ in before.items() ^ after.items()}
-        gone = before.keys() - after.keys()
-        self._topics = after
+        before, self._topics = self._topics, metadata.topics
+        changed = {n for n, topic in metadata.topics.items() if before.get(n) is not topic}
+        gone = before.keys() - metadata.topics.keys()
+        changed |= gone
+        configs, self._group_configs = self._group_configs, metadata.group_configs
         for shard in self.runtime.machines.values():
+            if configs is not metadata.group_configs:
+                shard.limits_changed(configs.keys() | metadata.group_configs.keys())
             if gone:
                 shard.topics_deleted(gone)
             if changed:
@@ -92,6 +96,20 @@ class GroupCoordinator:
             for shard in list(self.runtime.machines.values()):
                 shard.expire(self._retention_ms, self._log_start)
                 await asyncio.sleep(0)
+
+    def _limits_of(self, group_id: str) -> ConsumerLimits:
+        """What a consumer group may be: the broker's settings, and its own."""
+        own = self._broker.metadata.group_configs.get(group_id)
+        if not own:
+            return self.consumer_limits
+        # Checked when it was set; the broker's limits may have changed since.
+        values = {name: GROUP_SETTINGS[name].parse(value) for name, value in own.items()}
+        usual = self.consumer_limits
+        return replace(
+            usual,
+            session_ms=values.get("consumer.session.timeout.ms", usual.session_ms),
+            heartbeat_ms=values.get("consumer.heartbeat.interval.ms", usual.heartbeat_ms),
+        )
 
     def _log_start(self, topic: str, partition: int) -> int | None:
         known = self._broker.metadata.topics.get(topic)

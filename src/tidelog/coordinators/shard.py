@@ -57,7 +57,7 @@ class GroupShard:
         shard: Shard,
         clock: Clock,
         limits: GroupLimits,
-        consumer_limits: ConsumerLimits,
+        consumer_limits: Callable[[str], ConsumerLimits],
         metadata: Callable[[], ClusterMetadata],
     ) -> None:
         self.groups: dict[str, Group] = {}
@@ -182,6 +182,13 @@ class GroupShard:
             ):
                 group.refresh()
                 self._after(group)
+
+    def limits_changed(self, group_ids: Iterable[str]) -> None:
+        """Consumer groups may be something else from now on."""
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                group.limits = self._consumer_limits(group_id)
 
     # -- offsets ----------------------------------------------------------------
 
@@ -387,7 +394,8 @@ class GroupShard:
         return ClassicGroup(group_id, self._limits, self._clock)
 
     def _new_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, self._consumer_limits, self._clock, self._metadata)
+        limits = self._consumer_limits(group_id)
+        return ConsumerGroup(group_id, limits, self._clock, self._metadata)
 
     def _forget(self, group: Group) -> None:
         group.unload(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -1,4 +1,4 @@
-"""``tidelog configs``: describe and alter the settings of topics and brokers."""
+"""``tidelog configs``: describe and alter the settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -20,28 +20,33 @@ _broker_option = click.option(
 _all_brokers_option = click.option(
     "--all-brokers", is_flag=True, help="What is set for all brokers at once."
 )
+_group_option = click.option(
+    "--group", "groups", multiple=True, metavar="ID", help="A consumer group."
+)
 
 
 @click.group()
 def configs() -> None:
-    """Describe and alter settings of topics and brokers."""
+    """Describe and alter settings of topics, brokers and groups."""
 
 
 def _resources(
-    topics: tuple[str, ...], brokers: tuple[int, ...], all_brokers: bool
+    topics: tuple[str, ...], brokers: tuple[int, ...], all_brokers: bool, groups: tuple[str, ...]
 ) -> list[tuple[Resource, str]]:
     chosen = [(Resource.TOPIC, name) for name in topics]
     chosen += [(Resource.BROKER, str(number)) for number in brokers]
     if all_brokers:
         chosen.append((Resource.BROKER, ""))
+    chosen += [(Resource.GROUP, group_id) for group_id in groups]
     if not chosen:
-        raise click.UsageError("say whose settings: --topic NAME, --broker ID or --all-brokers")
+        message = "say whose settings: --topic NAME, --broker ID, --all-brokers or --group ID"
+        raise click.UsageError(message)
     return chosen
 
 
 def _title(kind: Resource, name: str) -> str:
-    if kind is Resource.TOPIC:
-        return f"topic {name}"
+    if kind is not Resource.BROKER:
+        return f"{kind.name.lower()} {name}"
     return f"broker {name}" if name else "all brokers"
 
 
@@ -49,6 +54,7 @@ def _title(kind: Resource, name: str) -> str:
 @_topic_option
 @_broker_option
 @_all_brokers_option
+@_group_option
 @click.option("--all", "show_all", is_flag=True, help="Also settings that have their default.")
 @click.option("--docs", is_flag=True, help="What each setting means.")
 @bootstrap_option
@@ -57,13 +63,14 @@ def describe(
     topics: tuple[str, ...],
     brokers: tuple[int, ...],
     all_brokers: bool,
+    groups: tuple[str, ...],
     show_all: bool,
     docs: bool,
     bootstrap: str,
     as_json: bool,
 ) -> None:
     """Show the settings that are not at their default, and where each comes from."""
-    chosen = _resources(topics, brokers, all_brokers)
+    chosen = _resources(topics, brokers, all_brokers, groups)
     report: list[dict[str, Any]] = []
     with connect(bootstrap) as cluster:
         for i, (kind, name) in enumerate(chosen):
@@ -117,6 +124,7 @@ def _show(title: str, entries: list[ConfigEntry], docs: bool, show_all: bool) ->
 @_topic_option
 @_broker_option
 @_all_brokers_option
+@_group_option
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Give it this value.")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to the default.")
 @click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
@@ -128,6 +136,7 @@ def alter(
     topics: tuple[str, ...],
     brokers: tuple[int, ...],
     all_brokers: bool,
+    groups: tuple[str, ...],
     sets: tuple[str, ...],
     deletes: tuple[str, ...],
     appends: tuple[str, ...],
@@ -137,7 +146,7 @@ def alter(
     as_json: bool,
 ) -> None:
     """Change settings; all the changes of a topic or broker are made, or none."""
-    chosen = _resources(topics, brokers, all_brokers)
+    chosen = _resources(topics, brokers, all_brokers, groups)
     changes: list[tuple[Change, str, str | None]] = [(Change.DELETE, key, None) for key in deletes]
     for change, values, option in (
         (Change.SET, sets, "--set"),

@@ -1,4 +1,4 @@
-"""DescribeConfigs: settings of topics and brokers, and where each comes from.
+"""DescribeConfigs: settings of topics, brokers and groups, and where each comes from.
 
 Versions: 1 synonyms; 3 types and documentation; 4 flexible.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import (
+    GROUP,
     TOPIC,
     Described,
     current_config,
     describe_broker,
+    describe_group,
     describe_topic,
 )
 from tidelog.broker.dispatch import Client, api
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, client: Client
 ) -> DescribeConfigsResponse:
-    """Describe the settings of topics and brokers."""
+    """Describe the settings of topics, brokers and groups."""
     distinct = {(row.resource_type, row.resource_name): row for row in request.resources}
     return DescribeConfigsResponse(
         results=[_describe(broker, request, resource) for resource in distinct.values()]
@@ -49,6 +51,8 @@ def _describe(
         current_config(broker, kind, name)  # does it exist?
         if kind == TOPIC:
             rows = describe_topic(broker, broker.metadata.topics[name])
+        elif kind == GROUP:
+            rows = describe_group(broker, name)
         else:
             rows = describe_broker(broker, name)
     except ApiError as error:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, client: Client
 ) -> AlterConfigsResponse:
-    """Replace the settings of topics and brokers."""
+    """Replace the settings of topics, brokers and groups."""
     return AlterConfigsResponse(
         responses=[
             await _alter(broker, resource, request.validate_only) for resource in request.resources

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, client: Client
 ) -> IncrementalAlterConfigsResponse:
-    """Change single settings of topics and brokers."""
+    """Change single settings of topics, brokers and groups."""
     return IncrementalAlterConfigsResponse(
         responses=[
             await _alter(broker, resource, request.validate_only) for resource in request.resources

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.configs import BROKER, TOPIC
+from tidelog.broker.configs import BROKER, GROUP, TOPIC
 from tidelog.broker.dispatch import Client, api
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.list_config_resources import (
@@ -19,15 +19,15 @@ from tidelog.wire.messages.list_config_resources import (
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-_CLIENT_METRICS, _GROUP = 16, 32
-_KNOWN = {TOPIC, BROKER, 8, _CLIENT_METRICS, _GROUP}  # 8: broker loggers
+_CLIENT_METRICS = 16
+_KNOWN = {TOPIC, BROKER, 8, _CLIENT_METRICS, GROUP}  # 8: broker loggers
 
 
 @api(ListConfigResourcesRequest, versions=(0, 1))
 def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, client: Client
 ) -> ListConfigResourcesResponse:
-    """List topics and brokers that have settings."""
+    """List topics, brokers and groups that have settings."""
     wanted = {_CLIENT_METRICS} if client.version == 0 else set(request.resource_types) or _KNOWN
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(
@@ -38,6 +38,8 @@ def list_config_resources(
         found += [(name, TOPIC) for name in sorted(broker.metadata.topics)]
     if BROKER in wanted:
         found += [(str(broker_id), BROKER) for broker_id in sorted(broker.metadata.brokers)]
+    if GROUP in wanted:
+        found += [(name, GROUP) for name in sorted(broker.metadata.group_configs)]
     return ListConfigResourcesResponse(
         error_code=0,
         config_resources=[
