@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cli import Command
+from cli import Command, run
 from confluent_kafka import Consumer, Producer, TopicPartition
+from group_client import GroupClient
 from kafka.admin import KafkaAdminClient
 from waiting import until
 
@@ -69,7 +70,10 @@ def test_list_and_describe(tidelog: Command, consumer: Consumer, records: str) -
     assert [group, "Stable", "classic"] in [r.split() for r in tidelog("groups", "list").lines]
     row = {"group": group, "state": "Stable", "type": "classic", "protocol_type": "consumer"}
     assert row in tidelog("groups", "list", "--json", "--state", "stable").json
-    assert row not in tidelog("groups", "list", "--json", "--state", "Empty").json
+    for state in ("Empty", "reconciling"):
+        assert row not in tidelog("groups", "list", "--json", "--state", state).json
+    assert row in tidelog("groups", "list", "--json", "--type", "Classic").json
+    assert row not in tidelog("groups", "list", "--json", "--type", "consumer").json
     (found,) = tidelog("groups", "describe", group, "--json").json
     assert (found["state"], found["protocol"], found["lag"]) == ("Stable", "range", 40)
     first, second = found["partitions"]
@@ -200,6 +204,23 @@ def test_an_offset_that_was_removed_is_explained(
     assert found["partitions"] == []
     assert [row["reason"] for row in found["removed_offsets"]] == ["the topic was deleted"] * 2
     assert "was removed at" in tidelog("groups", "describe", records).out
+
+
+def test_a_group_that_has_lost_its_last_offset_is_explained() -> None:
+    settings = {"offsets.retention.check.interval.ms": 20}
+    with LocalBroker(settings) as broker, GroupClient(broker.port) as client:
+        client.find()
+        client.create_topic("t")
+        assert client.commit("idle", "t", 9, version=4, retention_time_ms=1) == 0
+        until(lambda: not client.list(), "the group to be forgotten")
+        (found,) = run("groups", "describe", "idle", "--json", bootstrap=broker.bootstrap).json
+        assert (found["state"], found["members"], found["lag"]) == ("Dead", [], 0)
+        assert "retention time" in found["removed_offsets"][0]["reason"]
+        shown = run("groups", "describe", "idle", bootstrap=broker.bootstrap)
+        assert "idle  Dead, 0 members" in shown.lines[0]
+        assert "the offset of t-0 was removed at" in shown.lines[1]
+        unknown = run("groups", "describe", "other", bootstrap=broker.bootstrap)
+        assert (unknown.code, "there is no group 'other'" in unknown.err) == (1, True)
 
 
 def test_a_group_of_the_consumer_protocol(

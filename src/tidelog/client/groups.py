@@ -95,9 +95,12 @@ class CommittedOffset:
     metadata: str
 
 
-def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[GroupRow]:
+def list_groups(
+    cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()
+) -> list[GroupRow]:
     """The groups of all brokers, in the order of their names."""
     found = []
+    wanted = {kind.lower() for kind in types}
     for broker_id in sorted(cluster.metadata([]).brokers):
         request = ListGroupsRequest(states_filter=list(states))
         for _ in cluster.attempts():
@@ -109,6 +112,7 @@ def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[GroupRow]:
         found += [
             GroupRow(row.group_id, row.group_type.lower(), row.group_state, row.protocol_type)
             for row in response.groups
+            if not wanted or row.group_type.lower() in wanted
         ]
     return sorted(found, key=lambda row: row.group_id)
 
@@ -322,14 +326,15 @@ def _ask_coordinator(
 ) -> tuple[int, R]:
     """Ask the coordinator of a group, and its successor if it has just moved."""
     for _ in cluster.attempts():
-        node = _coordinator(cluster, group_id)
+        node = coordinator(cluster, group_id)
         response = cluster.ask(request, answer, broker=node, at_most=at_most)
         if code(response) not in _COORDINATOR_MOVED:
             break
     return node, response
 
 
-def _coordinator(cluster: Cluster, group_id: str) -> int:
+def coordinator(cluster: Cluster, group_id: str) -> int:
+    """The broker that coordinates a group, whether there is such a group or not."""
     request = FindCoordinatorRequest(key=group_id, key_type=0, coordinator_keys=[group_id])
     for _ in cluster.attempts():
         response = cluster.ask(request, FindCoordinatorResponse)

@@ -25,7 +25,8 @@ from tidelog.tools.options import (
 )
 from tidelog.tools.output import complain, note, show_json, show_table, time_text
 
-STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Reconciling")
+TYPES = ("classic", "consumer")
 
 
 @click.group()
@@ -44,12 +45,21 @@ def groups() -> None:
     type=click.Choice(STATES, case_sensitive=False),
     help="Only groups in this state; may be given several times.",
 )
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(TYPES, case_sensitive=False),
+    help="Only groups whose members speak this protocol.",
+)
 @bootstrap_option
 @json_option
-def list_groups(states: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+def list_groups(
+    states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, as_json: bool
+) -> None:
     """List the groups."""
     with connect(bootstrap) as cluster:
-        found = asking.list_groups(cluster, states)
+        found = asking.list_groups(cluster, states, types)
     if as_json:
         show_json(
             [
@@ -65,7 +75,8 @@ def list_groups(states: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     elif found:
         show_table(("group", "state", "type"), [(r.group_id, r.state, r.type) for r in found])
     else:
-        click.echo("no groups" if not states else f"no group is {' or '.join(states)}")
+        wanted = states + types
+        click.echo("no groups" if not wanted else f"no group is {' or '.join(wanted)}")
 
 
 # -- describe -------------------------------------------------------------------
@@ -101,7 +112,13 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 
 
 def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
-    view = asking.describe_group(cluster, name)
+    try:
+        view = asking.describe_group(cluster, name)
+    except ApiError as error:
+        # When its last offset has gone, a group without members goes too; the reason stays.
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND or not _removed(cluster, name):
+            raise
+        view = GroupView(name, asking.DEAD, "", "", asking.coordinator(cluster, name), ())
     committed = asking.committed_offsets(cluster, name)
     owners = {place: member for member in view.members for place in member.partitions or ()}
     places = sorted(committed.keys() | owners.keys())
@@ -126,12 +143,12 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
 def _logs(cluster: Cluster, places: list[TopicPartition]) -> dict[TopicPartition, Extent]:
     """Where the logs of these partitions begin and end, of those that can be asked."""
     topics = cluster.metadata({place.topic for place in places}).topics if places else {}
-    led = [
+    led = {
         TopicPartition(topic.name, part.index)
         for topic in topics.values()
         for part in topic.partitions
         if part.leader != NO_LEADER and not topic.error
-    ]
+    }
     return extents(cluster, [place for place in places if place in led])
 
 
@@ -176,7 +193,7 @@ def _removed(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     try:
         removed = asking.explain_group(cluster, name).removed_offsets
     except ApiError as error:
-        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+        if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND):
             raise
         return []
     return [
