@@ -376,6 +376,8 @@ class _ColumnBuffers:
         for (name, _, _), array in zip(sizes, self._arrays, strict=True):
             if name.endswith("_offsets"):
                 array[0] = 0
+            elif name.endswith("_bits"):
+                array[:] = 255  # nothing is null so far
         floor, *place = self._state[[kernel.FLOOR, *range(kernel.FLOOR)]].tolist()
         self._state[:] = 0
         self._state[kernel.FLOOR] = floor

@@ -108,52 +108,74 @@ def _compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., An
     return compile_
 
 
-_inline = numba.njit(nogil=True)  # LLVM inlines what is this small
+# Helpers take addresses, not arrays: numba counts references to an array in every call, with
+# atomic operations, which takes longer than all the rest of a record.
+_helper = numba.njit(nogil=True, forceinline=True)
 
 
 @intrinsic
-def _copy(typing_context, to, to_at, source, source_at, count):  # noqa: ARG001
+def _address(typing_context, array):  # noqa: ARG001
+    """Where the bytes of an array lie."""
+
+    def generate(context, builder, signature, args):
+        made = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.ptrtoint(made.data, ir.IntType(64))
+
+    return types.int64(array), generate
+
+
+@intrinsic
+def _byte(typing_context, address):  # noqa: ARG001
+    """The byte at an address."""
+
+    def generate(context, builder, signature, args):  # noqa: ARG001
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(pointer), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _copy(typing_context, to, source, count):  # noqa: ARG001
     """memcpy: a loop over bytes is not made into one by LLVM here, and costs ten times as much."""
 
     def generate(context, builder, signature, args):
-        to_type, _, source_type, _, _ = signature.args
-        to = context.make_array(to_type)(context, builder, args[0])
-        source = context.make_array(source_type)(context, builder, args[2])
+        pointer = ir.IntType(8).as_pointer()
         cgutils.raw_memcpy(
             builder,
-            builder.gep(to.data, [args[1]]),
-            builder.gep(source.data, [args[3]]),
-            args[4],
+            builder.inttoptr(args[0], pointer),
+            builder.inttoptr(args[1], pointer),
+            args[2],
             ir.Constant(ir.IntType(64), 1),
         )
         return context.get_dummy_value()
 
-    return types.void(to, types.int64, source, types.int64, types.int64), generate
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 # -- numbers --------------------------------------------------------------------
 
 
-@_inline
-def _big_endian(raw, at, size):
+@_helper
+def _big_endian(at, size):
     value = np.int64(0)
     for i in range(size):
-        value = (value << 8) | np.int64(raw[at + i])
+        value = (value << 8) | _byte(at + i)
     return value
 
 
-@_inline
-def _int32(raw, at):
-    value = _big_endian(raw, at, 4)
+@_helper
+def _int32(at):
+    value = _big_endian(at, 4)
     return value - (np.int64(1) << 32) if value >= np.int64(1) << 31 else value
 
 
-@_inline
-def _varint(source, at, limit):
+@_helper
+def _varint(at, limit):
     """A zig-zag number and what follows it; -1 follows one that is not complete."""
     if at >= limit:
         return np.int64(0), np.int64(-1)
-    byte = np.int64(source[at])
+    byte = _byte(at)
     at += 1
     if byte < 128:  # nearly always
         return (byte >> 1) ^ -(byte & 1), at
@@ -162,7 +184,7 @@ def _varint(source, at, limit):
     while shift < 64:
         if at >= limit:
             return np.int64(0), np.int64(-1)
-        byte = np.int64(source[at])
+        byte = _byte(at)
         at += 1
         if shift == 63 and byte > 1:
             return np.int64(0), np.int64(-1)
@@ -171,14 +193,6 @@ def _varint(source, at, limit):
             return ((value >> 1) & _LARGEST) ^ -(value & 1), at
         shift += 7
     return np.int64(0), np.int64(-1)
-
-
-@_inline
-def _clear(bits, row, nulls):
-    """Mark a row as null.  The bits are set up with the first null only: most have none."""
-    if nulls == 0:
-        bits[:] = 255
-    bits[row >> 3] &= np.uint8(~(1 << (row & 7)) & 255)
 
 
 # -- the two loops --------------------------------------------------------------
@@ -196,21 +210,22 @@ def scan(raw, start, end, table):
 
     A batch that is not complete ends it too: it comes again with the next fetch.
     """
+    first = _address(raw)
     size = np.int64(raw.shape[0])
     count = np.int64(0)
     at = np.int64(0)
     while size - at > _MAGIC_AT and count < table.shape[0]:
         if raw[at + _MAGIC_AT] != 2:
             return count, np.int64(OLD_MAGIC if raw[at + _MAGIC_AT] < 2 else BROKEN_HEADER), at
-        length = _int32(raw, at + 8)
+        length = _int32(first + at + 8)
         if length < _MIN_LENGTH:
             return count, np.int64(BROKEN_HEADER), at
         if size - at < length + _OVERHEAD:
             break
-        base = _big_endian(raw, at, 8)
-        last_delta = _int32(raw, at + 23)
-        records = _int32(raw, at + 57)
-        attributes = _big_endian(raw, at + 21, 2)
+        base = _big_endian(first + at, 8)
+        last_delta = _int32(first + at + 23)
+        records = _int32(first + at + 57)
+        attributes = _big_endian(first + at + 21, 2)
         if base < 0 or last_delta < 0 or base > _LARGEST - last_delta or records < 0:
             return count, np.int64(BROKEN_HEADER), at
         if count > 0 and base <= table[count - 1, BASE]:
@@ -223,10 +238,10 @@ def scan(raw, start, end, table):
         row[BASE] = base
         row[LAST] = base + last_delta
         row[ATTRIBUTES] = attributes
-        row[TIMESTAMP] = _big_endian(raw, at + (35 if attributes & LOG_APPEND_TIME else 27), 8)
+        row[TIMESTAMP] = _big_endian(first + at + (35 if attributes & LOG_APPEND_TIME else 27), 8)
         row[COUNT] = records
-        row[PRODUCER] = _big_endian(raw, at + 43, 8)
-        row[CRC] = _big_endian(raw, at + 17, 4)
+        row[PRODUCER] = _big_endian(first + at + 43, 8)
+        row[CRC] = _big_endian(first + at + 17, 4)
         row[SKIP] = 1 if attributes & CONTROL or row[LAST] < start else 0
         row[DATA] = at + _HEADER_SIZE
         row[DATA_END] = at + length + _OVERHEAD
@@ -260,6 +275,10 @@ def fill(
 
     Offsets from ``state[FLOOR]`` up to ``end`` are taken.  ``target`` bytes are enough.
     """
+    first = _address(source)
+    keys_at = _address(keys)
+    values_at = _address(values)
+    contents_at = _address(contents)
     want_key = wanted & WANT_KEY != 0
     want_value = wanted & WANT_VALUE != 0
     want_offset = wanted & WANT_OFFSET != 0
@@ -275,12 +294,12 @@ def fill(
     value_room = min(np.int64(values.shape[0]), _LARGEST_OFFSET)
     result = np.int64(FINISHED)
     batch = state[BATCH]
-    at = state[AT]
+    at = first + state[AT] if state[AT] >= 0 else np.int64(-1)
     record = state[RECORD]
     delta = state[DELTA]
     while batch < stop:
         if at < 0:  # a new batch
-            at = table[batch, DATA]
+            at = first + table[batch, DATA]
             record = np.int64(0)
             delta = np.int64(-1)
         if table[batch, SKIP] != 0:
@@ -288,7 +307,7 @@ def fill(
             batch += 1
             at = np.int64(-1)
             continue
-        limit = table[batch, DATA_END]
+        limit = first + table[batch, DATA_END]
         base = table[batch, BASE]
         last_delta = table[batch, LAST] - base
         count = table[batch, COUNT]
@@ -297,7 +316,7 @@ def fill(
         reason = 0
         while record < count:
             # -- look at the whole record before anything is written
-            length, here = _varint(source, at, limit)
+            length, here = _varint(at, limit)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -305,15 +324,15 @@ def fill(
                 reason = _TOO_LONG
                 break
             close = here + length
-            timestamp_delta, here = _varint(source, here + 1, close)
+            timestamp_delta, here = _varint(here + 1, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
-            new_delta, here = _varint(source, here, close)
+            new_delta, here = _varint(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
-            key_length, here = _varint(source, here, close)
+            key_length, here = _varint(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -323,7 +342,7 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 here += key_length
-            value_length, here = _varint(source, here, close)
+            value_length, here = _varint(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -333,7 +352,7 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 here += value_length
-            header_count, here = _varint(source, here, close)
+            header_count, here = _varint(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -345,13 +364,13 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 for _ in range(header_count):
-                    name_length, here = _varint(source, here, close)
+                    name_length, here = _varint(here, close)
                     if here < 0 or name_length < 0 or name_length > close - here:
                         reason = _BAD_FIELD
                         break
                     here += name_length
                     name_bytes += name_length
-                    content_length, here = _varint(source, here, close)
+                    content_length, here = _varint(here, close)
                     if here < 0 or content_length > close - here:
                         reason = _BAD_FIELD
                         break
@@ -402,18 +421,18 @@ def fill(
             # -- write it
             if want_key:
                 if key_length > 0:
-                    _copy(keys, key_bytes, source, key_at, key_length)
+                    _copy(keys_at + key_bytes, key_at, key_length)
                     key_bytes += key_length
                 elif key_length < 0:
-                    _clear(key_bits, rows, state[NULL_KEYS])
+                    key_bits[rows >> 3] &= ~(np.uint8(1) << np.uint8(rows & 7))
                     state[NULL_KEYS] += 1
                 key_offsets[rows + 1] = np.int32(key_bytes)
             if want_value:
                 if value_length > 0:
-                    _copy(values, value_bytes, source, value_at, value_length)
+                    _copy(values_at + value_bytes, value_at, value_length)
                     value_bytes += value_length
                 elif value_length < 0:
-                    _clear(value_bits, rows, state[NULL_VALUES])
+                    value_bits[rows >> 3] &= ~(np.uint8(1) << np.uint8(rows & 7))
                     state[NULL_VALUES] += 1
                 value_offsets[rows + 1] = np.int32(value_bytes)
             if want_offset:
@@ -427,28 +446,28 @@ def fill(
                 timestamp_types[rows] = np.int32(1 if append_time else 0)
             if want_headers:
                 if header_count == 0:
-                    _clear(header_bits, rows, state[NULL_HEADERS])
+                    header_bits[rows >> 3] &= ~(np.uint8(1) << np.uint8(rows & 7))
                     state[NULL_HEADERS] += 1
                 here = headers_at
                 for _ in range(header_count):
                     header = state[HEADERS]
-                    name_length, here = _varint(source, here, close)
+                    name_length, here = _varint(here, close)
                     name_at = state[NAME_BYTES]
                     for i in range(name_length):
-                        byte = source[here + i]
-                        names[name_at + i] = byte
+                        byte = _byte(here + i)
+                        names[name_at + i] = np.uint8(byte)
                         if byte >= 128:
                             state[OTHER_THAN_ASCII] = 1
                     here += name_length
                     state[NAME_BYTES] = name_at + name_length
                     name_offsets[header + 1] = np.int32(state[NAME_BYTES])
-                    content_length, here = _varint(source, here, close)
+                    content_length, here = _varint(here, close)
                     if content_length > 0:
-                        _copy(contents, state[CONTENT_BYTES], source, here, content_length)
+                        _copy(contents_at + state[CONTENT_BYTES], here, content_length)
                         here += content_length
                         state[CONTENT_BYTES] += content_length
                     elif content_length < 0:
-                        _clear(content_bits, header, state[NULL_CONTENTS])
+                        content_bits[header >> 3] &= ~(np.uint8(1) << np.uint8(header & 7))
                         state[NULL_CONTENTS] += 1
                     content_offsets[header + 1] = np.int32(state[CONTENT_BYTES])
                     state[HEADERS] = header + 1
@@ -471,7 +490,7 @@ def fill(
         batch += 1
         at = np.int64(-1)
     state[BATCH] = batch
-    state[AT] = at
+    state[AT] = at - first if at >= 0 else np.int64(-1)
     state[RECORD] = record
     state[DELTA] = delta
     state[FLOOR] = floor
