@@ -19,15 +19,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidelog.pipeline.lake.load import load
+    from tidelog.pipeline.lake.verify import history, verify
     from tidelog.pipeline.spark import session
 
 # What a user calls, and the module that has it; imported when it is first used, because
 # PySpark takes its time.
 _EXPORTS = {
+    "history": "lake.verify",
+    "load": "lake.load",
     "session": "spark",
+    "verify": "lake.verify",
 }
 
-__all__ = ["session"]
+__all__ = ["history", "load", "session", "verify"]
 
 
 def __getattr__(name: str) -> Any:

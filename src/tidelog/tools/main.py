@@ -27,6 +27,7 @@ COMMANDS = {
     "configs": ("configs", "Describe and alter settings of topics and brokers."),
     "records": ("records", "Delete records from the start of a log."),
     "log": ("log", "Dump and check log files on disk."),
+    "load": ("load", "Load topics into Parquet files, each record once."),
     "demo": ("demo", "See a broker at work, in a few seconds."),
 }
 

@@ -1,0 +1,168 @@
+"""The few things that the ledger needs of a file system, and the lock of one destination.
+
+Names are relative to the destination and use ``/``.  A local disk or a shared mount (NFS)
+gives what is needed: a create that fails if the name is taken, and an atomic rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tidelog.errors import ApiError, ErrorCode
+
+
+class LakeError(ApiError):
+    """A load that cannot be; the message is a sentence for people."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, message)
+
+
+class Files(Protocol):
+    """See the module."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing if it is not there."""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that is whole or not there, even after a power cut; False if it exists."""
+        ...
+
+    def move(self, source: str, target: str) -> bool:
+        """Give a file its new name; False if there is none under the old one."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """A file, or a folder with all that is in it; nothing if it is not there."""
+        ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def touch(self, name: str) -> None:
+        """Say that this file is still of use."""
+        ...
+
+    def touched_ms(self, name: str) -> int:
+        """When a file was written or touched; 0 if it is not there."""
+        ...
+
+
+class LocalFiles:
+    """Files of this machine, or of a mount that all machines share."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def create(self, name: str, data: bytes) -> bool:
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        with draft.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, target)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        sync_folder(target.parent)
+        return True
+
+    def move(self, source: str, target: str) -> bool:
+        path = self.root / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            (self.root / source).rename(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        path = self.root / name
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def touch(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.root / name)
+
+    def touched_ms(self, name: str) -> int:
+        try:
+            return (self.root / name).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
+
+
+def sync_folder(path: Path) -> None:
+    """New names in a folder are safe on disk only after this."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def whoami() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def lock(
+    path: Path, *, wait: bool = False, waiting: Callable[[str], None] = lambda _: None
+) -> Iterator[None]:
+    """Hold a lock that dies with this process.
+
+    It keeps two loads on one machine apart in a friendly way.  What keeps loads on different
+    machines apart is that a manifest's number can be taken only once.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            if not wait:
+                raise LakeError(
+                    f"another load into {path.parent.parent} is at work ({holder}): wait for it "
+                    "with --wait, or load into another directory"
+                ) from None
+            waiting(holder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(whoami())
+        file.flush()
+        yield
+        file.truncate(0)

@@ -1,0 +1,122 @@
+"""Tasks on Spark: sent, watched, and what came of them.
+
+The driver learns how far tasks are from small files in the staging folder, which it shares
+with them anyway: Spark itself tells only which tasks have ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidelog.pipeline.lake.files import LakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a load is: for a line on a terminal, or a caller of the Python API."""
+
+    rows: int
+    offsets: int  # of all tasks
+    tasks_done: int
+    tasks: int
+    seconds: float
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1; holes make it end early, never late."""
+        return min(1.0, self.rows / self.offsets) if self.offsets else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.rows_per_second <= 0:
+            return None
+        return (self.offsets - self.rows) / self.rows_per_second
+
+
+def run(
+    spark: SparkSession,
+    name: str,
+    rows: Sequence[T],
+    work: Callable[[T], dict[str, Any]],
+    watch: Callable[[], None],
+) -> list[dict[str, Any]]:
+    """Each row is a task; their results in order.  ``watch`` is called now and then.
+
+    A watcher that raises ends the job, and what it raised is raised here.
+    """
+    context = spark.sparkContext
+    group = f"{name} {id(rows)}"
+    over = threading.Event()
+    problem: list[BaseException] = []
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            try:
+                watch()
+            except BaseException as error:
+                problem.append(error)
+                context.cancelJobGroup(group)
+                return
+
+    watcher = threading.Thread(target=look, name="load-progress", daemon=True)
+    context.setJobGroup(group, name, interruptOnCancel=True)
+    watcher.start()
+    try:
+        results: list[dict[str, Any]] = context.parallelize(rows, len(rows)).map(work).collect()
+        return results
+    except Exception as error:
+        if problem:
+            raise problem[0] from None
+        raise LakeError(f"Spark could not finish the load: {reason_of(error)}") from error
+    finally:
+        over.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def reported(staging: Path) -> tuple[int, int, str | None]:
+    """Rows, finished tasks and the first error, from what tasks have left in the folder."""
+    rows = done = 0
+    problem = None
+    for path in staging.glob("*.progress"):
+        try:
+            told = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue  # it is being written
+        rows += told["rows"]
+        done += told["done"]
+        problem = problem or told.get("error")
+    return rows, done, problem
+
+
+def reason_of(error: BaseException) -> str:
+    """The one line of a Java stack trace that says something."""
+    text = str(error)
+    found = re.findall(
+        r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Unreadable|Loss|Batch)): (.+)$", text, re.M
+    )
+    own: list[str] = [
+        message
+        for kind, message in found
+        if "spark" not in kind.lower() and "py4j" not in kind.lower() and "java" not in kind.lower()
+    ]
+    if own:
+        return own[0].strip()
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

@@ -1,0 +1,193 @@
+"""Into which folder a record goes: what ``--by`` says.
+
+    date(timestamp), hour(timestamp)         date=2026-01-01/hour=13
+    topic, user                              topic=clicks/user=anna
+    upper(country) as land                   land=DE
+
+Folders are Hive's, ``name=value``, as all readers know them.  Names come from ``as name``, or
+from the expression if it is a column or a function of time.  Those two are worked out here, in
+the task, on Arrow columns; any other expression is handed to Spark (``Part.built_in`` is None),
+and then records pass through the JVM once.  Times are UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.pipeline.lake.files import LakeError
+
+NOTHING = "__HIVE_DEFAULT_PARTITION__"  # Hive's word for null
+BY_PREFIX = "__by_"  # columns that Spark has worked out
+_MOST_FOLDERS = 5_000  # of one batch
+
+_TIME: dict[str, Callable[[Any], Any]] = {
+    "date": lambda column: pc.cast(column, pa.date32()),
+    "to_date": lambda column: pc.cast(column, pa.date32()),
+    "year": pc.year,
+    "month": pc.month,
+    "day": pc.day,
+    "dayofmonth": pc.day,
+    "hour": pc.hour,
+    "minute": pc.minute,
+}
+_NAMES = {"to_date": "date", "dayofmonth": "day"}
+_ALIAS = re.compile(r"(?is)(?P<text>.+?)\s+as\s+(?P<name>`[^`]+`|\w+)\s*")
+_CALL = re.compile(r"(?s)(?P<function>\w+)\s*\(\s*(?P<column>\w+)\s*\)")
+# What Hive and Spark escape in the name of a folder.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One level of folders."""
+
+    name: str
+    expression: str
+    function: str | None = None  # of _TIME
+    column: str | None = None
+
+    @property
+    def built_in(self) -> bool:
+        return self.column is not None
+
+    def __str__(self) -> str:
+        return f"{self.expression} as {self.name}"
+
+
+def parse_by(text: str | Sequence[str]) -> tuple[Part, ...]:
+    """Read ``--by``; a sentence if it cannot be."""
+    pieces = _split(text) if isinstance(text, str) else list(text)
+    parts = tuple(_parse_part(piece.strip()) for piece in pieces)
+    names = [part.name.lower() for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise LakeError(f"--by: two folders have the name {name}: rename one with `as`")
+    return parts
+
+
+def _parse_part(text: str) -> Part:
+    if not text:
+        raise LakeError("--by: an expression is empty; write for example date(timestamp), topic")
+    alias = _ALIAS.fullmatch(text)
+    name = alias["name"].strip("`") if alias else None
+    text = alias["text"].strip() if alias else text
+    call = _CALL.fullmatch(text)
+    if re.fullmatch(r"\w+", text) and not text.isdigit():
+        return Part(name or text, text, None, text)
+    if call and call["function"].lower() in _TIME:
+        function = call["function"].lower()
+        return Part(name or _NAMES.get(function, function), text, function, call["column"])
+    if name is None:
+        raise LakeError(f"--by {text}: give the folder a name: {text} as name")
+    return Part(name, text)
+
+
+def _split(text: str) -> list[str]:
+    """At commas that are in no brackets and no quotes."""
+    pieces, depth, quote, piece = [], 0, "", ""
+    for char in text:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"`":
+            quote = char
+        elif char in "([":
+            depth += 1
+        elif char in ")]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            pieces.append(piece)
+            piece = ""
+            continue
+        piece += char
+    if depth or quote:
+        raise LakeError(f"--by {text}: a bracket or a quote is not closed")
+    return [*pieces, piece]
+
+
+def needs_spark(parts: Iterable[Part]) -> bool:
+    return any(not part.built_in for part in parts)
+
+
+def stored_columns(parts: Iterable[Part]) -> set[str]:
+    """Columns that are told by a folder's name and therefore not in the files, as in Hive."""
+    return {part.name for part in parts if part.function is None and part.column == part.name}
+
+
+# -- in the task ------------------------------------------------------------------
+
+
+def divide(
+    parts: Sequence[Part], batch: pa.RecordBatch, given: pa.RecordBatch | None = None
+) -> list[tuple[str, pa.RecordBatch]]:
+    """The rows of a batch by folder; ``given`` holds what Spark has worked out."""
+    if not parts or not batch.num_rows:
+        return [("", batch)]
+    codes, folders = None, [""]
+    for i, part in enumerate(parts):
+        column = given.column(f"{BY_PREFIX}{i}") if given is not None else _value(part, batch)
+        encoded = pc.dictionary_encode(column, null_encoding="encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        values = [f"{part.name}={_escape(value)}" for value in encoded.dictionary.to_pylist()]
+        index = encoded.indices.cast(pa.int64())
+        if codes is None:
+            codes, folders = index, values
+        elif len(values) == 1:
+            folders = [f"{folder}/{values[0]}" for folder in folders]
+        else:
+            joined = pc.add(pc.multiply(codes, pa.scalar(len(values))), index)
+            pairs = joined.dictionary_encode()
+            codes = pairs.indices.cast(pa.int64())
+            folders = [
+                f"{folders[pair // len(values)]}/{values[pair % len(values)]}"
+                for pair in pairs.dictionary.to_pylist()
+            ]
+    if len(folders) == 1:
+        return [(folders[0], batch)]
+    if len(folders) > _MOST_FOLDERS:
+        raise LakeError(
+            f"--by gives {len(folders)} folders for {batch.num_rows} records: that would be a heap "
+            "of tiny files; choose something coarser"
+        )
+    assert codes is not None
+    order = pc.sort_indices(codes)  # stable: offsets stay in order
+    sorted_batch = batch.take(order)
+    counts = pc.value_counts(codes.take(order))
+    result, position = [], 0
+    for row in counts.to_pylist():
+        result.append((folders[row["values"]], sorted_batch.slice(position, row["counts"])))
+        position += row["counts"]
+    return result
+
+
+def _value(part: Part, batch: pa.RecordBatch) -> Any:
+    assert part.column is not None
+    names = {name.lower(): name for name in batch.schema.names}
+    name = names.get(part.column.lower())
+    if name is None:  # a field that the records of this batch do not have
+        return pa.nulls(batch.num_rows, pa.string())
+    column = batch.column(name)
+    if part.function is None:
+        return column
+    if pa.types.is_string(column.type):
+        column = pc.cast(column, pa.timestamp("us", "UTC"))
+    try:
+        return _TIME[part.function](column)
+    except pa.ArrowNotImplementedError as error:
+        raise LakeError(f"--by {part.expression}: {part.column} is {column.type}") from error
+
+
+def _escape(value: Any) -> str:
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", str(value))

@@ -1,0 +1,500 @@
+"""The load: plan on the driver, write in the tasks, publish files and offsets in one step.
+
+    report = load(["searches"], "/data/searches", bootstrap="localhost:9092")
+
+Each load begins where the last one into that destination ended.  ``start`` and ``until`` (the
+offset language) name a part of the topics instead, for backfills and re-runs; what is in the
+destination already is never loaded twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidelog.client.cluster import TopicPartition
+from tidelog.client.offsets import Extent, Kind, OffsetError, Position, parse_position
+from tidelog.clock import SystemClock
+from tidelog.pipeline.lake import plan
+from tidelog.pipeline.lake.files import LakeError, LocalFiles, lock
+from tidelog.pipeline.lake.jobs import Progress, reported, run
+from tidelog.pipeline.lake.layout import parse_by
+from tidelog.pipeline.lake.ledger import LOAD, LOCK, FileEntry, Ledger, Manifest, RangeEntry, State
+from tidelog.pipeline.lake.schemas import (
+    Conflict,
+    from_spark_json,
+    merge_fields,
+    to_spark_json,
+)
+from tidelog.pipeline.lake.spans import Span, spans_text, union
+from tidelog.pipeline.lake.values import KINDS
+from tidelog.pipeline.lake.writing import COMPRESSIONS, ERRORS, WriteJob, too_many, write_task
+from tidelog.pipeline.options import ClientOptions, SourceOptions
+from tidelog.pipeline.planner import Logs, Sizes
+from tidelog.pipeline.positions import Positions
+from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.where import Topics, Where
+from tidelog.wire.uuids import uuid_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "localhost:9092"
+TARGET_BYTES = 128 << 20
+_MOST_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What the user wants; see ``tidelog load --help`` for each."""
+
+    topics: tuple[str, ...]
+    to: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    start: Position | None = None
+    until: Position | None = None
+    by: str | None = None
+    value: str | None = None
+    schema: str | None = None
+    separator: str | None = None
+    headers: bool | None = None
+    errors: str = "dead-letter"
+    max_errors: int | None = None
+    dead_letters: str | None = None
+    target_bytes: int = TARGET_BYTES
+    compression: str = "snappy"
+    compact: bool = True
+    on_loss: str = "fail"
+    on_corrupt: str = "fail"
+
+    def __post_init__(self) -> None:
+        _choose("value", self.value or "bytes", KINDS)
+        _choose("errors", self.errors, ERRORS)
+        _choose("compression", self.compression, COMPRESSIONS)
+        _choose("on-loss", self.on_loss, ("fail", "skip"))
+        _choose("on-corrupt", self.on_corrupt, ("fail", "skip"))
+        if self.schema is not None and self.value not in ("json", "csv"):
+            raise LakeError("--schema is for --value json or csv")
+        if self.separator is not None and (self.value != "csv" or len(self.separator) != 1):
+            raise LakeError("--separator is one character, for --value csv")
+        if self.target_bytes < 1:
+            raise LakeError("--target-bytes must be at least 1")
+        if re.match(r"[A-Za-z][\w+.-]+://", self.to) and not self.to.startswith("file://"):
+            raise LakeError(
+                f"--to {self.to}: only folders can be loaded into, on a local disk or a mount that "
+                "all executors share: a ledger needs files that can be created only once"
+            )
+
+    @property
+    def root(self) -> Path:
+        return Path(self.to.removeprefix("file://")).absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did."""
+
+    number: int | None  # of its manifest; None if there was nothing to load
+    rows: int = 0
+    dead: int = 0
+    skipped: int = 0
+    lost: int = 0
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    compacted: int = 0  # files that became fewer
+
+
+def load(
+    topics: str | Sequence[str],
+    to: str | Path,
+    *,
+    bootstrap: str = LOCAL,
+    spark: SparkSession | None = None,
+    start: str | None = None,
+    until: str | None = None,
+    kafka: Mapping[str, str] | None = None,
+    wait: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> LoadReport:
+    """Load topics into a folder of Parquet files, from where the last load of it ended.
+
+    ``options`` are the fields of :class:`LoadOptions`; ``kafka`` are settings of the client.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    settings = {"bootstrap.servers": bootstrap, **(kafka or {})}
+    wanted = LoadOptions(
+        names,
+        str(to),
+        settings,
+        start=_position("start", start),
+        until=_position("until", until),
+        **options,
+    )
+    with lock(wanted.root / LOCK, wait=wait):
+        return Loader(wanted, spark, progress).run()
+
+
+class Loader:
+    """A destination that is open for loads; the caller holds its lock."""
+
+    def __init__(
+        self,
+        options: LoadOptions,
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """``spark`` may be a function that makes the session, called when it is needed."""
+        self.options = options
+        self.ledger = Ledger(LocalFiles(options.root))
+        self.client = ClientOptions.parse(
+            {f"kafka.{name}": value for name, value in options.kafka.items()}
+        )
+        self._make_spark = spark if callable(spark) else None
+        self._spark = None if callable(spark) else spark
+        self._progress = progress
+        self._clock = SystemClock()
+        self._cluster_id: str | None = None
+        self.ledger.recover()
+        layout = self._layout()  # whatever is wrong with it is said before anything is read
+        self._parts = parse_by(layout["by"]) if layout["by"] else ()
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, made when there is something to do."""
+        if self._spark is None:
+            from tidelog.pipeline.spark import session
+
+            self._spark = self._make_spark() if self._make_spark else session("tidelog load")
+        return self._spark
+
+    # -- one load -------------------------------------------------------------------
+
+    def run(self) -> LoadReport:
+        """Load what is there now; ``LoadReport.number`` is None if that was nothing."""
+        began = time.monotonic()
+        state = self.ledger.refresh()
+        with contextlib.closing(Positions(self._source(state))) as positions:
+            self.check_cluster(positions)
+            logs = positions.logs()
+            self.check_topics(logs)
+            ranges, lost = self._there(self._wanted(positions, logs), logs)
+            sizes = positions.sizes(logs, {part.place: part.start for part in ranges})
+        report = self.load_ranges(ranges, lost, sizes, logs.ids)
+        return replace(report, seconds=time.monotonic() - began)
+
+    def load_ranges(
+        self,
+        ranges: Sequence[OffsetRange],
+        lost: Sequence[RangeEntry],
+        sizes: Sizes,
+        ids: Mapping[str, bytes],
+        query: dict[str, Any] | None = None,
+    ) -> LoadReport:
+        """Read these ranges, which are not in the destination, and publish them."""
+        if not ranges and not lost:
+            return LoadReport(None)
+        started = self._clock.now_ms()
+        name = uuid.uuid4().hex
+        job = self._job(name, started)
+        self.ledger.begin(name)
+        try:
+            cores = self.spark.sparkContext.defaultParallelism if ranges else 1
+            tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
+            results, schema = self._agree(job, tasks)
+            manifest = Manifest(
+                LOAD,
+                name,
+                cluster=self._cluster_id,
+                topics={
+                    topic: uuid_text(topic_id) for topic, topic_id in ids.items() if any(topic_id)
+                },
+                ranges=tuple(
+                    sorted(
+                        [*lost, *_range_entries(results)],
+                        key=lambda row: (row.topic, row.partition, row.start),
+                    )
+                ),
+                schema=schema,
+                settings=self._settings(),
+                query=query,
+                started_ms=started,
+                **_file_entries(results),
+            )
+            self._check_errors(manifest)
+        except BaseException:
+            self.ledger.abandon(name)
+            raise
+        self.ledger.publish(manifest)
+        return LoadReport(
+            self.ledger.state.number,
+            manifest.rows,
+            sum(row.dead for row in manifest.ranges),
+            sum(row.skipped for row in manifest.ranges),
+            sum(end - begin for row in manifest.ranges for begin, end in row.lost),
+            len(manifest.files),
+            sum(row.bytes for row in manifest.files),
+        )
+
+    # -- planning -------------------------------------------------------------------
+
+    def _source(self, state: State) -> SourceOptions:
+        names = self.options.topics or tuple(state.topics)
+        if not names:
+            raise LakeError("which topics? The destination is new: name them")
+        return SourceOptions(self.client, Topics(subscribe=tuple(dict.fromkeys(names))))
+
+    def check_cluster(self, positions: Positions) -> None:
+        """The same offsets are other records in another cluster."""
+
+        def ask() -> str | None:
+            with self.client.cluster() as cluster:
+                return cluster.metadata([]).cluster_id
+
+        self._cluster_id = positions.retried(ask)
+        known = self.ledger.state.cluster
+        if known and self._cluster_id and known != self._cluster_id:
+            raise LakeError(
+                f"{self.options.to} holds records of cluster {known}, and this is cluster "
+                f"{self._cluster_id}: the same offsets are other records there; load into another "
+                "directory"
+            )
+
+    def check_topics(self, logs: Logs) -> None:
+        """And so they are in a topic that was made again."""
+        for topic, topic_id in logs.ids.items():
+            known = self.ledger.state.topics.get(topic)
+            if known and any(topic_id) and known != uuid_text(topic_id):
+                raise LakeError(
+                    f"topic {topic!r} was deleted and created again since it was loaded into "
+                    f"{self.options.to} (its id was {known} and is {uuid_text(topic_id)}): its "
+                    "offsets are other records now; load it into another directory"
+                )
+
+    def _wanted(self, positions: Positions, logs: Logs) -> dict[TopicPartition, tuple[Span, ...]]:
+        first = last = None
+        if self.options.start is not None:
+            first = positions.resolve(Where("--from", self.options.start), self.options.start, logs)
+            _check_absolute(self.options.start, first, logs.extents)
+        if self.options.until is not None:
+            last = positions.resolve(Where("--until", self.options.until), self.options.until, logs)
+        return plan.wanted(self.ledger.state, logs.extents, first, last)
+
+    def _there(
+        self, spans: Mapping[TopicPartition, Sequence[Span]], logs: Logs
+    ) -> tuple[list[OffsetRange], list[RangeEntry]]:
+        there, lost = plan.without_lost(spans, logs.extents)
+        if lost and self.options.on_loss == "fail":
+            shown = "; ".join(
+                f"{row.place}: {spans_text([(row.start, row.end)])}" for row in lost[:5]
+            )
+            raise LakeError(
+                f"retention was faster than the loads: offsets that are not in the destination are "
+                f"no longer in the topic ({shown}); --on-loss skip goes on without them"
+            )
+        ranges = [
+            OffsetRange(*place, start, end, logs.ids[place.topic])
+            for place, rows in sorted(there.items())
+            for start, end in rows
+        ]
+        return ranges, lost
+
+    def _job(self, name: str, started: int) -> WriteJob:
+        options = self.options
+        layout = self._layout()
+        state = self.ledger.state
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started / 1000))
+        schema = to_spark_json(_user_schema(layout["schema"])) if layout["schema"] else state.schema
+        return WriteJob(
+            self.client,
+            str(options.root),
+            name,
+            f"{stamp}-{name[:8]}",
+            parts=self._parts,
+            value=layout["value"],
+            schema=schema,
+            fixed=layout["schema"] is not None,
+            separator=layout["separator"],
+            headers=layout["headers"],
+            compression=options.compression,
+            target_bytes=options.target_bytes,
+            errors=options.errors,
+            max_errors=options.max_errors,
+            skip_lost=options.on_loss == "skip",
+            skip_corrupt=options.on_corrupt == "skip",
+        )
+
+    def _layout(self) -> dict[str, Any]:
+        """What all loads of a destination share: the first load says it."""
+        options = self.options
+        asked = {
+            "value": options.value,
+            "by": options.by,
+            "schema": options.schema,
+            "separator": options.separator,
+            "headers": options.headers,
+        }
+        there = self.ledger.state.layout
+        if not there:
+            defaults = {"value": "bytes", "separator": ",", "headers": False}
+            return {k: defaults.get(k) if v is None else v for k, v in asked.items()}
+        for name, value in asked.items():
+            if value is not None and value != there[name]:
+                shown = "nothing" if there[name] is None else there[name]
+                raise LakeError(
+                    f"--{name} {value}: earlier loads into {options.to} had {shown}, and one "
+                    "destination has one layout; leave it out, or load into another directory"
+                )
+        return there
+
+    def _settings(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "layout": self._layout(),
+            "start": str(options.start) if options.start else None,
+            "until": str(options.until) if options.until else None,
+            "errors": options.errors,
+            "dead_letters": options.dead_letters,
+            "target_bytes": options.target_bytes,
+            "compression": options.compression,
+            "bootstrap": self.client.bootstrap,
+            "read_committed": self.client.read_committed,
+        }
+
+    # -- the tasks --------------------------------------------------------------------
+
+    def _run(
+        self, job: WriteJob, tasks: Mapping[int, tuple[OffsetRange, ...]]
+    ) -> dict[int, dict[str, Any]]:
+        """What came of each task."""
+        if not tasks:
+            return {}
+        for path in job.staging.glob("*.progress"):
+            path.unlink()
+        began = time.monotonic()
+        offsets = sum(len(part) for parts in tasks.values() for part in parts)
+
+        def watch() -> None:
+            self.ledger.still_alive(job.load)
+            rows, done, problem = reported(job.staging)
+            if problem is not None:
+                raise LakeError(problem)
+            if self._progress is not None:
+                seconds = time.monotonic() - began
+                self._progress(Progress(rows, offsets, done, len(tasks), seconds))
+
+        def work(row: tuple[int, tuple[OffsetRange, ...]]) -> dict[str, Any]:
+            return write_task(job, *row)
+
+        results = run(self.spark, "tidelog load", list(tasks.items()), work, watch)
+        for result in results:
+            if "error" in result:
+                raise LakeError(result["error"])
+        return {result["task"]: result for result in results}
+
+    def _agree(
+        self, job: WriteJob, tasks: Mapping[int, tuple[OffsetRange, ...]]
+    ) -> tuple[list[dict[str, Any]], Any]:
+        """Run the tasks, and find one schema for what all of them have met.
+
+        Two tasks may meet the same new field at the same time, one as text, one as a number.
+        The earlier task is right, and the later one is done again, knowing that.
+        """
+        results = self._run(job, tasks)
+        for _ in range(_MOST_ROUNDS):
+            fields: list[pa.Field] = list(from_spark_json(job.schema)) if job.schema else []
+            again = {}
+            for number, result in sorted(results.items()):
+                try:
+                    for file in result["files"]:
+                        if not file["letters"]:
+                            fields = merge_fields(fields, list(from_spark_json(file["schema"])))
+                except Conflict:
+                    again[number] = tasks[number]
+            schema = to_spark_json(pa.schema(fields)) if fields else None
+            if not again:
+                return list(results.values()), schema
+            job = replace(job, schema=schema)
+            results |= self._run(job, again)
+        raise LakeError("the records have fields of changing types: name the types with --schema")
+
+    def _check_errors(self, manifest: Manifest) -> None:
+        bad = sum(row.dead + row.skipped for row in manifest.ranges)
+        most = self.options.max_errors
+        if most is not None and bad > most:
+            place = next(row for row in manifest.ranges if row.dead or row.skipped)
+            raise LakeError(too_many(bad, most, f"in {place.place}[{place.start}:{place.end}]"))
+
+
+# -- small things -------------------------------------------------------------------
+
+
+def _range_entries(results: Sequence[dict[str, Any]]) -> list[RangeEntry]:
+    return [
+        RangeEntry(**row | {"lost": union((a, b) for a, b in row["lost"])})
+        for result in results
+        for row in result["ranges"]
+    ]
+
+
+def _file_entries(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    schemas: list[Any] = []
+    files: list[FileEntry] = []
+    letters: list[FileEntry] = []
+    for row in (file for result in results for file in result["files"]):
+        if not row["letters"] and row["schema"] not in schemas:
+            schemas.append(row["schema"])
+        index = 0 if row["letters"] else schemas.index(row["schema"])
+        parts = tuple(tuple(part) for part in row["parts"])
+        entry = FileEntry(row["path"], row["rows"], row["bytes"], parts, index)
+        (letters if row["letters"] else files).append(entry)
+    return {"files": tuple(files), "letters": tuple(letters), "schemas": tuple(schemas)}
+
+
+def _user_schema(text: str) -> pa.Schema:
+    """``name type, ...`` as in SQL."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    try:
+        return to_arrow_schema(StructType.fromDDL(text), timezone="UTC")
+    except (PySparkException, AssertionError) as error:
+        raise LakeError(
+            f'--schema {text}: write it as in SQL, "user string, n bigint"; {error}'
+        ) from None
+
+
+def _position(name: str, text: str | None) -> Position | None:
+    try:
+        return None if text is None else parse_position(text)
+    except OffsetError as error:
+        raise LakeError(f"{name}: {error}") from None
+
+
+def _check_absolute(
+    position: Position,
+    found: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, Extent],
+) -> None:
+    if position.kind is not Kind.ABSOLUTE:
+        return
+    for place, offset in found.items():
+        if not logs[place].start <= offset <= logs[place].end:
+            raise LakeError(
+                f"--from {offset}: {place} has offsets {logs[place].start} to {logs[place].end - 1}"
+            )
+
+
+def _choose(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise LakeError(f"--{name} {value}: one of {', '.join(known)}")
