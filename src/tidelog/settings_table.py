@@ -265,7 +265,8 @@ RETENTION = [
             most=sys.float_info.max, dynamic=True,
             doc="How fast compaction may read and write, together."),
     Setting("log.cleaner.threads", INT, 1, least=0, dynamic=True,
-            doc=_NO_EFFECT + "one process compacts one log at a time."),
+            doc="How many logs are compacted at a time, each by a process of its own; they share "
+                "the memory and the bytes per second."),
 ]
 
 CONSUMER_GROUPS = [

@@ -126,6 +126,25 @@ def test_compact_and_delete(tmp_path):
         assert table(read_all(client, "both")) == expected
 
 
+def test_several_logs_at_a_time(tmp_path):
+    settings = {
+        **EAGER,
+        "log.cleaner.threads": 2,
+        "log.cleaner.io.max.bytes.per.second": 200_000,  # so that both are seen at work
+    }
+    with LocalBroker(settings, data=tmp_path / "data") as broker, RawClient(broker.port) as client:
+        topics = ("one", "two", "three")
+        for topic in topics:
+            client.create_topic(topic, **COMPACTED)
+        expected = {topic: fill(client, topic) for topic in topics}
+        until(lambda: len(children(broker.pid)) == 2, "two at work", timeout=60)
+        for topic in topics:
+            until(lambda t=topic: len(read_all(client, t)) < 600, "compaction", timeout=60)
+            assert table(read_all(client, topic)) == expected[topic]
+        until(lambda: not children(broker.pid), "the end of the cleaner's processes")
+        assert "Traceback" not in broker.log, broker.log
+
+
 class Writer(threading.Thread):
     """Counts up under a few keys, and knows what was acknowledged."""
 

@@ -107,6 +107,25 @@ def log_offsets(sent: list[Record], producer_id: int) -> set[int]:
     return {record.offset for record in sent if (record.timestamp - NOW) % 2 == producer_id}
 
 
+def test_a_log_counts_as_clean_when_its_renames_are_on_disk(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_in(quick_path / "t-0", CONFIG)
+    fill(log, 60, "names")
+    synced: list[tuple[bool, int | None]] = []  # was a swap under way, and how far is it clean
+
+    def sync(directory: str) -> None:
+        swapping = any(path.suffix == ".swap" for path in Path(directory).iterdir())
+        synced.append((swapping, log.cleaned_offset))
+
+    monkeypatch.setattr("tidelog.log.cleaner_jobs.sync_directory", sync)
+    monkeypatch.setattr("tidelog.log.cleaner_swap.sync_directory", sync)
+    clean_log(log, NOW + 1000)
+    assert synced[-1] == (False, None)
+    assert (True, None) in synced
+    assert log.cleaned_offset is not None
+
+
 def test_a_crash_at_every_call(quick_path: Path) -> None:
     original = quick_path / "original"
     log = open_in(original, CONFIG)

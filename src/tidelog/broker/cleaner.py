@@ -1,8 +1,9 @@
 """Compaction, as the broker sees it: it chooses a log, has it cleaned, and swaps files.
 
-The work itself is done by another process (``log/cleaner_worker.py``), started when there
-is some and gone when there is none: neither its memory nor the interpreter's lock is the
-broker's.  What is left for the broker are a few renames for each group of segments.
+The work itself is done by other processes (``log/cleaner_worker.py``), as many at a time as
+``log.cleaner.threads`` says, started when there is some and gone when there is none: neither
+their memory nor the interpreter's lock is the broker's.  What is left for the broker are a
+few renames for each group of segments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.clock import Clock
-from tidelog.log.cleaner import Cleaned, Finished
+from tidelog.log.cleaner import Cleaned, Finished, Job
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log
 from tidelog.log.compaction import Cleanable
 from tidelog.settings import Settings
@@ -40,21 +41,43 @@ class LogCleaner:
         self._replicas = replicas
         self._settings_of = settings_of
         self._clock = clock
-        self._worker: asyncio.subprocess.Process | None = None
-        self._bytes_before = self._bytes_after = 0  # of the log at hand
-        self._rest: set[Partition] = set()  # failed in this turn: not again before the next
+        self._lanes: set[int] = set()  # those at work, by number
+        self._busy: set[Partition] = set()
+        self._rest: dict[Partition, float] = {}  # failed: not before this time
 
     async def run(self) -> None:
         """Look for work again and again, and do what there is."""
-        try:
+        async with asyncio.TaskGroup() as tasks:
             while True:
-                await asyncio.sleep(self._settings_of()["log.cleaner.backoff.ms"] / 1000)
-                self._rest.clear()
-                while (chosen := self._choose()) is not None:
-                    await self._clean(*chosen)
-                await self._end_worker()
+                await asyncio.sleep(self._backoff)
+                now = self._clock.monotonic()
+                self._rest = {p: until for p, until in self._rest.items() if until > now}
+                for lane in range(self._settings_of()["log.cleaner.threads"]):
+                    if lane not in self._lanes:
+                        self._lanes.add(lane)
+                        tasks.create_task(self._clean_all(lane))
+
+    @property
+    def _backoff(self) -> float:
+        seconds: float = self._settings_of()["log.cleaner.backoff.ms"] / 1000
+        return seconds
+
+    async def _clean_all(self, lane: int) -> None:
+        """One log after the other, in one process, until none is left."""
+        worker = _Worker()
+        try:
+            while (chosen := self._choose()) is not None:
+                partition, found = chosen
+                self._busy.add(partition)
+                try:
+                    if not await self._clean(worker, partition, found):
+                        self._rest[partition] = self._clock.monotonic() + self._backoff
+                finally:
+                    self._busy.discard(partition)
+            await worker.end()
         finally:
-            await self._kill_worker()
+            self._lanes.discard(lane)
+            await worker.kill()
 
     def _choose(self) -> tuple[Partition, Cleanable] | None:
         """The log that needs it most: those that are overdue first, then the dirtiest."""
@@ -62,14 +85,16 @@ class LogCleaner:
         best: tuple[tuple[bool, float], Partition, Cleanable] | None = None
         for partition in self._replicas.partitions.values():
             config = partition.log.config
-            if "compact" not in config.cleanup_policy or partition in self._rest:
+            if "compact" not in config.cleanup_policy:
+                continue
+            if partition in self._busy or partition in self._rest:
                 continue
             if partition.log.uncleanable or len(partition.log.segments) == 1:
                 continue
             try:
                 found = assess_log(partition.log, now_ms)
             except OSError as error:
-                self._rest.add(partition)
+                self._rest[partition] = self._clock.monotonic() + self._backoff
                 self._replicas.storage_failed(partition.log.directory, error)
                 continue
             rank = (found.overdue, found.dirty_ratio)
@@ -79,59 +104,60 @@ class LogCleaner:
 
     # -- one log ----------------------------------------------------------------
 
-    async def _clean(self, partition: Partition, found: Cleanable) -> None:
-        settings = self._settings_of()
-        limits = Limits(
-            settings["log.cleaner.dedupe.buffer.size"],
-            settings["log.cleaner.io.buffer.load.factor"],
-            settings["log.cleaner.io.buffer.size"],
-            settings["log.cleaner.io.max.bytes.per.second"],
-        )
-        work = Round(partition.log, found, self._clock.now_ms(), limits)
+    async def _clean(self, worker: _Worker, partition: Partition, found: Cleanable) -> bool:
+        """Clean one log; False if it did not come to an end."""
+        work = Round(partition.log, found, self._clock.now_ms(), self._limits())
         started = self._clock.monotonic()
+        sizes = [0, 0]  # of its segments, before and after
+        result = None
         try:
-            result = await self._work(partition, work)
+            result = await self._work(worker, partition, work, sizes)
         except (WorkerLost, OSError) as error:
-            result = None
             if not partition.deleted:
                 log.warning("%s: not compacted: %s", partition.log.directory, error)
+        except Exception:
+            log.exception("%s: not compacted: a bug of ours", partition.log.directory)
         if result is None:
-            self._rest.add(partition)
-            await self._kill_worker()  # it may be at work on the rest
+            await worker.kill()  # it may be at work on the rest
             partition.log.abandon_swap()
             work.abandon()
-            return
-        work.finish(result)
-        await self._replicas.checkpoint()  # else a crash would have it cleaned again
+            return False
+        work.finish(result)  # the next checkpoint says so
         log.info(
             "%s-%d: compacted to offset %d in %.1f s: %d bytes became %d, %d of %d records stay%s",
             partition.topic,
             partition.index,
             result.end_offset,
             self._clock.monotonic() - started,
-            self._bytes_before,
-            self._bytes_after,
+            *sizes,
             result.records_kept,
             result.records,
             f", {result.keyless} without a key went" if result.keyless else "",
         )
+        return True
 
-    async def _work(self, partition: Partition, work: Round) -> Finished | None:
+    def _limits(self) -> Limits:
+        """The share of one process."""
+        settings = self._settings_of()
+        count = max(1, settings["log.cleaner.threads"])
+        return Limits(
+            settings["log.cleaner.dedupe.buffer.size"] // count,
+            settings["log.cleaner.io.buffer.load.factor"],
+            settings["log.cleaner.io.buffer.size"],
+            settings["log.cleaner.io.max.bytes.per.second"] / count,
+        )
+
+    async def _work(
+        self, worker: _Worker, partition: Partition, work: Round, sizes: list[int]
+    ) -> Finished | None:
         """Have it cleaned; None if it did not come to an end."""
-        self._bytes_before = self._bytes_after = 0
-        worker = await self._start_worker()
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        try:
-            worker.stdin.write(json.dumps(work.job.to_json()).encode() + b"\n")
-            await worker.stdin.drain()
-        except ConnectionError as error:
-            raise WorkerLost("its process has ended") from error
-        while line := await worker.stdout.readline():
-            answer: dict[str, Any] = json.loads(line)
+        await worker.send(work.job)
+        while True:
+            answer = await worker.answer()
             if partition.deleted:
                 return None
             if "finished" in answer:
+                await self._replicas.in_flush_thread(work.sync)
                 return Finished(**answer["finished"])
             if "corrupt" in answer:
                 partition.log.uncleanable = answer["corrupt"]
@@ -144,11 +170,10 @@ class LogCleaner:
             if "failed" in answer:
                 raise OSError(answer["failed"])
             group = Cleaned(**answer["cleaned"])
-            self._bytes_before += group.bytes_before
-            self._bytes_after += group.bytes_after
+            sizes[0] += group.bytes_before
+            sizes[1] += group.bytes_after
             if group.changed and not await self._swap(partition, work, group):
                 return None
-        raise WorkerLost(f"its process has ended with code {await worker.wait()}")
 
     async def _swap(self, partition: Partition, work: Round, group: Cleaned) -> bool:
         """Put a group into place; False if the log has changed under it."""
@@ -165,11 +190,36 @@ class LogCleaner:
         self._replicas.remove_later(partition, files)
         return True
 
-    # -- the process ------------------------------------------------------------
 
-    async def _start_worker(self) -> asyncio.subprocess.Process:
-        if self._worker is None or self._worker.returncode is not None:
-            self._worker = await asyncio.create_subprocess_exec(
+class _Worker:
+    """A process that compacts; it is started with its first job."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def send(self, job: Job) -> None:
+        """Give it a job.  Raises WorkerLost, here and below, if it is gone."""
+        process = await self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
+            await process.stdin.drain()
+        except ConnectionError as error:
+            raise WorkerLost("its process has ended") from error
+
+    async def answer(self) -> dict[str, Any]:
+        """The next thing that it says about its job."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise WorkerLost(f"its process has ended with code {await self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "tidelog.log.cleaner_worker",
@@ -177,17 +227,18 @@ class LogCleaner:
                 stdout=asyncio.subprocess.PIPE,
                 limit=_LINE_LIMIT,
             )
-        return self._worker
+        return self._process
 
-    async def _end_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None and worker.stdin is not None:
-            worker.stdin.close()
-            await worker.wait()
+    async def end(self) -> None:
+        """There is no more work."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            await process.wait()
 
-    async def _kill_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            if worker.returncode is None:
-                worker.kill()
-            await worker.wait()
+    async def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

@@ -26,7 +26,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -92,7 +92,8 @@ class Job:
     bytes_per_second: float = float("inf")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        # Not asdict: it would copy every row, of which a busy log has many.
+        return {row.name: getattr(self, row.name) for row in fields(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Job:

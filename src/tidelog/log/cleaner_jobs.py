@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidelog.log.cleaner import Cleaned, Finished, Job, clean
 from tidelog.log.cleaner_swap import Swap, abandon
 from tidelog.log.compaction import Cleanable, SegmentFacts, assess
-from tidelog.log.files import remove
+from tidelog.log.files import remove, sync_directory
 from tidelog.log.log import Log
 from tidelog.log.segment import Segment
 from tidelog.settings_table import LONG_MAX
@@ -96,8 +96,16 @@ class Round:
             return None
         return Swap(self.log, old)
 
+    def sync(self) -> None:
+        """All groups are in place: let that be on disk before the checkpoint says so.
+
+        A power cut that took the last renames back would leave old records in segments that
+        count as clean, and bring them back to life when their tombstones have gone.
+        """
+        sync_directory(self.log.directory)
+
     def finish(self, result: Finished) -> None:
-        """All groups are in place: what they held is clean."""
+        """What the groups held is clean."""
         if self.log.truncations == self._truncations:
             self.log.cleaned_offset = min(result.end_offset, self.log.end_offset)
 
@@ -115,6 +123,7 @@ def clean_log(log: Log, now_ms: int, limits: Limits | None = None) -> Finished |
     work = Round(log, found, now_ms, limits or Limits())
     for item in clean(work.job):
         if isinstance(item, Finished):
+            work.sync()
             work.finish(item)
             return item
         if item.changed:
