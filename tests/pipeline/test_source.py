@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,6 +364,21 @@ def test_a_topic_that_was_made_again_stops_the_stream(
     assert sorted(value for _, value in rows) == list(range(10, 20))
     (lost,) = json.loads(query.recentProgress[0]["sources"][0]["endOffset"])["lost"]
     assert (lost["partition"], lost["from"], lost["until"]) == (0, 5, None)
+
+
+def test_a_checkpoint_of_sparks_own_connector_is_continued(
+    stream: Callable[..., Any], broker: LocalBroker, topic: str, checkpoint: str
+) -> None:
+    fill(broker.bootstrap, topic, hourly(10))
+    rows: list[tuple[int, int]] = []
+    stream(rows, startingOffsets="earliest")
+    offsets = Path(checkpoint) / "offsets" / "0"
+    lines = offsets.read_text().splitlines()
+    offsets.write_text("\n".join([*lines[:-1], json.dumps({topic: {"0": 6}})]))
+    (offsets.parent / ".0.crc").unlink(missing_ok=True)
+    rows.clear()
+    stream(rows)
+    assert sorted(value for _, value in rows) == [6, 7, 8, 9]
 
 
 def test_a_stream_of_ranges(stream: Callable[..., Any], broker: LocalBroker, topic: str) -> None:

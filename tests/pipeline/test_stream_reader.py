@@ -471,6 +471,46 @@ def test_a_checkpoint_of_sparks_own_connector_is_continued(
     assert query.offset.ids[topic] != bytes(16)
 
 
+def test_a_batch_that_is_repeated_is_the_same_batch(
+    broker: LocalBroker, cluster: Cluster, topic: str, write: Callable[..., None]
+) -> None:
+    """Spark plans it again from the checkpoint, before it asks for anything else."""
+    make_topic(broker.bootstrap, topic)
+    write(0, 20)
+    query = Query(broker, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    query.trigger()
+    start = query.finished
+    delete_records(cluster, {TopicPartition(topic, 0): 20})
+    write(20, 40)
+    delete_records(cluster, {TopicPartition(topic, 0): 25})
+    grow_topic(cluster, topic, 2)
+    write(40, 45, 1)
+    first = query.trigger()
+    assert [str(part) for part in first or []] == [f"{topic}-0[25:40]", f"{topic}-1[0:5]"]
+    write(45, 60, 1)
+    query.start()
+    again = [part.value for part in query.reader.partitions(start, query.finished)]
+    assert again == first
+    assert query.values() == numbered(45, 60)
+
+
+def test_a_log_that_was_cut_behind_the_reader(
+    broker: LocalBroker, topic: str, write: Callable[..., None]
+) -> None:
+    make_topic(broker.bootstrap, topic)
+    write(0, 5)
+    query = Query(broker, subscribe=topic, startingOffsets="earliest")
+    query.values()
+    query.finished["topics"][topic]["offsets"]["0"] = 9  # as if the broker had lost 5 to 8
+    with pytest.raises(ApiError, match=f"{topic}-0: offsets 5 to 8: they were read before and"):
+        query.trigger()
+    query.options["failOnDataLoss"] = "false"
+    query.start()
+    assert query.values() == []
+    write(5, 7)
+    assert query.values() == numbered(5, 7)
+
+
 # -- groups ---------------------------------------------------------------------------------
 
 

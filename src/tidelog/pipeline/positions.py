@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 from typing import TypeVar
 
 from tidelog.client.cluster import (
@@ -36,7 +37,8 @@ R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 _SIZES_TTL = 60.0  # an average changes slowly
-_SAMPLE_BYTES = 256 * 1024
+_SAMPLE_BYTES = 64 * 1024
+_SAMPLE_PARTITIONS = 32
 _SAMPLE_SECONDS = 5.0
 
 
@@ -56,7 +58,7 @@ class Positions:
 
     # -- asking again -----------------------------------------------------------
 
-    def retried(self, ask: Callable[[], R]) -> R:
+    def retried(self, ask: Callable[[], R], *, topics_may_go: bool = False) -> R:
         """Ask until there is an answer, or no hope for one."""
         deadline = self._clock.monotonic() + self._options.client.api_timeout
         attempt = 0
@@ -67,7 +69,9 @@ class Positions:
                 attempt += 1
                 unreachable = isinstance(error, BrokerUnreachable)
                 in_time = unreachable and self._clock.monotonic() < deadline
-                repeatable = error.code in RETRIABLE and error.code not in TOPIC_GONE
+                repeatable = error.code in RETRIABLE and (
+                    topics_may_go or error.code not in TOPIC_GONE
+                )
                 if not (in_time or (repeatable and attempt <= self._options.num_retries)):
                     raise
                 _log.warning("asking again, attempt %d: %s", attempt + 1, error)
@@ -84,7 +88,8 @@ class Positions:
 
         A topic that is not there is an error, unless the stream is to decide what that means.
         """
-        return self.retried(lambda: self._logs(missing_allowed))
+        # With ``missing_allowed`` a topic may only be gone between two questions.
+        return self.retried(lambda: self._logs(missing_allowed), topics_may_go=missing_allowed)
 
     def _logs(self, missing_allowed: bool) -> Logs:
         topics = self._wanted_topics(missing_allowed)
@@ -100,12 +105,7 @@ class Positions:
                     topics[place.topic].leader_of(place.partition)  # raises, and says what is there
             leaders = {place: row for place, row in leaders.items() if place in assigned}
         read_committed = self._options.client.read_committed
-        try:
-            found = extents(self._cluster, leaders, read_committed=read_committed)
-        except ApiError as error:
-            if error.code in TOPIC_GONE:  # it went between the two questions
-                self._topics = None
-            raise
+        found = extents(self._cluster, leaders, read_committed=read_committed)
         return Logs({name: topic.topic_id for name, topic in topics.items()}, found, leaders)
 
     def _wanted_topics(self, missing_allowed: bool) -> dict[str, TopicView]:
@@ -230,9 +230,7 @@ class Positions:
                 if place not in found and begins[place] < logs.extents[place].end
             }
             if left:
-                found |= self._sampled(left)
-            # Asked once a minute at most, even if nobody can tell.
-            self._sizes.update(dict.fromkeys(left, DEFAULT_BYTES_PER_OFFSET))
+                found |= self._sampled(left, logs)
             self._sizes.update(found)
         return self._sizes
 
@@ -251,16 +249,20 @@ class Positions:
             if row.size > 0 and logs.leaders.get(row.partition) == row.broker_id
         }
 
-    def _sampled(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """The size of some records where reading begins."""
+    def _sampled(
+        self, begins: Mapping[TopicPartition, int], logs: Logs
+    ) -> dict[TopicPartition, float]:
+        """The size of some records where reading begins, in the partitions that have most to
+        read; what is typical of these is taken for the others."""
+        largest = sorted(begins, key=lambda place: begins[place] - logs.extents[place].end)
+        found: dict[TopicPartition, float] = {}
         fetcher = Fetcher(
             self._cluster, max_wait_ms=0, partition_max_bytes=_SAMPLE_BYTES, clock=self._clock
         )
-        found: dict[TopicPartition, float] = {}
         deadline = self._clock.monotonic() + _SAMPLE_SECONDS
         try:
-            for place, offset in begins.items():
-                fetcher.assign(place, offset)
+            for place in largest[:_SAMPLE_PARTITIONS]:
+                fetcher.assign(place, begins[place])
             while fetcher.positions and self._clock.monotonic() < deadline:
                 for part in fetcher.poll(1.0):
                     if part.batches and part.batches[0][16] == MAGIC:
@@ -273,7 +275,8 @@ class Positions:
             _log.info("no sizes from a sample: %s", error)
         finally:
             fetcher.close()
-        return found
+        typical = median(found.values()) if found else DEFAULT_BYTES_PER_OFFSET
+        return dict.fromkeys(begins, typical) | found
 
 
 def _count(logs: Logs, place: TopicPartition) -> int:

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHOWN_LOSSES = 5
+_RECOMMIT_SECONDS = 3600.0  # brokers forget a group that commits nothing for days
 BEYOND = "the log does not reach so far"
 
 _TYPES: dict[str, DataType] = {
@@ -282,6 +283,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Logs | None = None  # of a query that stops at what there is now
         self._triggered_at: float | None = None
         self._committed: dict[TopicPartition, int] = {}
+        self._committed_at = self._clock.monotonic()
 
     def __reduce__(self) -> tuple[Callable[..., StreamReader], tuple[SourceOptions]]:
         """A task needs to know what to read, and nothing that the driver has found out."""
@@ -422,6 +424,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     # -- the group --------------------------------------------------------------
 
     def _commit_group(self, finished: StreamOffset) -> None:
+        now = self._clock.monotonic()
+        if now - self._committed_at > _RECOMMIT_SECONDS:
+            self._committed, self._committed_at = {}, now
         changed = {
             place: offset
             for place, offset in finished.offsets.items()
