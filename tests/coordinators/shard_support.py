@@ -49,8 +49,9 @@ class Log:
 
 
 def make_shard(log, metadata):
-    """A shard, with what its log says."""
-    shard = GroupShard(log, log.clock, GroupLimits(), lambda _: ConsumerLimits(), lambda: metadata)
+    """A shard, with what its log says; ``metadata`` may be a function."""
+    now = metadata if callable(metadata) else lambda: metadata
+    shard = GroupShard(log, log.clock, GroupLimits(), lambda _: ConsumerLimits(), now)
     for row, time_ms in zip(log.rows, log.times, strict=True):
         shard.replay(decode_record(*row), time_ms)
     shard.loaded()

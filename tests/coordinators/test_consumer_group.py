@@ -298,6 +298,16 @@ def test_a_static_member_that_stays_away_loses_its_place(owner):
     assert b.owned == ALL
 
 
+def test_a_static_member_that_goes_while_it_should_give_up_keeps_its_place(owner):
+    a = Consumer(owner, "a", "clicks", instance_id="i", rebalance_ms=1000)
+    settle(owner, a)
+    owner.join("b", "clicks")
+    a.beat()  # it hears what it has to give up
+    a.leave(-2)
+    owner.advance(2000)
+    assert set(owner.group.members) == {"a", "b"}
+
+
 def test_a_static_member_that_is_away_is_fenced(owner):
     a = Consumer(owner, "a", "clicks", instance_id="i")
     settle(owner, a)

@@ -106,6 +106,18 @@ def test_a_group_that_is_committing_is_not_deleted(shard, log):
         assert not found.offsets.get("g")
 
 
+def test_an_offset_does_not_outlive_a_topic_that_is_deleted_meanwhile(log):
+    topics = {"now": TOPICS}
+    shard = make_shard(log, lambda: topics["now"])
+    commit(shard, "g", 5)
+    topics["now"] = cluster()
+    shard.topics_deleted({"clicks"})
+    log.store_all()
+    for found in (shard, make_shard(log, TOPICS)):
+        assert committed(found, "g") == {}
+        assert found.offsets["g"].removals["clicks", 0].reason == "the topic was deleted"
+
+
 @pytest.mark.parametrize("how", ["delete", "expire"])
 def test_a_group_with_very_many_offsets_can_go(shard, log, how):
     rows = [("clicks", i, Committed(5, -1, "", log.clock.now_ms())) for i in range(30_000)]

@@ -269,6 +269,7 @@ class ConsumerGroup(ConsumerState):
             self._set_current(
                 member, Current(LEFT_FOR_A_WHILE, MemberState.STABLE, member.assigned)
             )
+            member.act_by = None  # what it had to give up, it has
             self._touch(member)
             self._note("away", member, "the static member stopped; its place is kept")
         return BeatResult(ErrorCode.NONE, None, beat.member_id, beat.epoch)

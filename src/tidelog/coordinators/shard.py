@@ -45,6 +45,7 @@ Reply = Callable[[Any], None]
 Group = ClassicGroup | ConsumerGroup
 
 _DELETED = "the group was deleted"
+_TOPIC_DELETED = "the topic was deleted"
 _FIRST_WITH_EPOCHS = 9  # version of OffsetCommit (KIP-848)
 _GONE_KEPT = 1000  # groups of which only the reasons are left why their offsets went
 
@@ -63,6 +64,7 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self._committing: dict[str, int] = {}  # group -> commits on their way into the log
+        self._deletions = 0  # how often topics were deleted
         self._shard = shard
         self._clock = clock
         self._limits = limits
@@ -229,6 +231,7 @@ class GroupShard:
         rows = list(offsets)
         committing = self._committing
         committing[group_id] = committing.get(group_id, 0) + 1
+        deletions = self._deletions
 
         def stored(error: ErrorCode) -> None:
             left = committing.pop(group_id) - 1
@@ -242,6 +245,13 @@ class GroupShard:
                     found = self.offsets[group_id] = GroupOffsets()
                 for row in rows:
                     found.set(*row)
+                if deletions != self._deletions:
+                    topics = self._metadata().topics
+                    gone = [row[:2] for row in rows if row[0] not in topics]
+                    if gone:
+                        self.remove_offsets(
+                            group_id, [(*row, _TOPIC_DELETED) for row in gone], _ignore
+                        )
             done(error)
 
         self._shard.write([encode_commit(group_id, *row) for row in rows], stored)
@@ -312,9 +322,10 @@ class GroupShard:
 
     def topics_deleted(self, topics: set[str]) -> None:
         """Offsets do not outlive their topic: a new one of the same name begins at its start."""
+        self._deletions += 1
         for group_id, offsets in self.offsets.items():
             gone = [
-                (topic, partition, "the topic was deleted")
+                (topic, partition, _TOPIC_DELETED)
                 for topic, partition, _ in offsets
                 if topic in topics
             ]
