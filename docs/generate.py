@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
 from tidelog.broker.dispatch import REGISTRY
+from tidelog.pipeline.kafka_settings import REFUSED_BY_SOURCE, UNDERSTOOD
+from tidelog.pipeline.options import SOURCE_OPTIONS
 from tidelog.settings_legacy import GONE, PER_TOPIC, RENAMED
 from tidelog.settings_table import GROUPS, INT_MAX, LONG_MAX, Setting, text_of
 
@@ -154,6 +156,42 @@ def compatibility_page() -> str:
     return "\n".join(lines)
 
 
+def spark_page() -> str:
+    lines = [
+        NOTICE,
+        "# Options of the Spark source",
+        "",
+        '`spark.read` and `spark.readStream` with `.format("tidelog")`. Names, defaults and '
+        "precedence are those of Spark's own Kafka connector; what it does not have is marked. "
+        "Names are case-insensitive; one that does not exist is refused.",
+        "",
+        "`kafka.bootstrap.servers` is needed, and one of the first three.",
+        "",
+        "| option | default | for | beyond Spark | meaning |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{name}` | {row.default} | {row.queries} | {'yes' if row.beyond else ''} "
+            f"| {row.meaning} |"
+            for name, row in SOURCE_OPTIONS.items()
+        ),
+        "",
+        "## Kafka's own settings: `kafka.*`",
+        "",
+        "| option | meaning |",
+        "|---|---|",
+        *(f"| `kafka.{name}` | {meaning} |" for name, meaning in UNDERSTOOD.items()),
+        "",
+        "Refused:",
+        "",
+        *(f"- `kafka.{name}`: {why}." for name, why in REFUSED_BY_SOURCE.items()),
+        "- `kafka.security.protocol` other than `PLAINTEXT`: there is no TLS and no SASL yet.",
+        "",
+        "Any other setting of Kafka's clients is accepted; it means nothing to this one.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def _client_name(client: str) -> str:
     name, _, version = client.partition(" ")
     return f"{SOFTWARE.get(name, name)} {version.replace('-rdkafka-', ', librdkafka ')}"
@@ -171,6 +209,7 @@ def main() -> int:
         "settings.md": settings_page(),
         "apis.md": apis_page(),
         "compatibility.md": compatibility_page(),
+        "spark-options.md": spark_page(),
     }
     stale = []
     for name, text in pages.items():

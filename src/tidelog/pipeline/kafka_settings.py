@@ -61,6 +61,23 @@ CONSUMER = frozenset((_COMMON + _CONSUMER).split()) | SECURITY
 PRODUCER = frozenset((_COMMON + _PRODUCER).split()) | SECURITY
 ALL_SETTINGS = CONSUMER | PRODUCER
 
+# What our client acts on when it reads.
+UNDERSTOOD = {
+    "bootstrap.servers": "where to find the cluster: `host:9092,host:9092`",
+    "group.id": "makes a stream a visible group: its offsets are committed after each finished "
+    "batch, so that any tool shows its lag; the checkpoint stays the truth",
+    "isolation.level": "`read_committed`: aborted transactions are left out, and a batch ends "
+    "before the first open one",
+    "client.id": "how the client calls itself",
+    "request.timeout.ms": "how long to wait for one answer",
+    "default.api.timeout.ms": "how long a question is repeated if no broker can be reached",
+    "socket.connection.setup.timeout.ms": "how long to wait for a connection",
+    "fetch.max.bytes": "at most so much in one answer,",
+    "max.partition.fetch.bytes": "and so much of one partition",
+    "fetch.min.bytes": "a broker waits until there is so much,",
+    "fetch.max.wait.ms": "or until this time has passed",
+}
+
 # What Spark's connector refuses as well, and what to write instead.
 REFUSED_BY_SOURCE = {
     "auto.offset.reset": "a query says where it begins with startingOffsets",

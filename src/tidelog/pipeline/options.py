@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT
@@ -151,37 +152,94 @@ def kafka_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 # -- the source -----------------------------------------------------------------
 
-# Every option of the source and what it means; the names as users write them.
+
+class Option(NamedTuple):
+    """A row of the reference page."""
+
+    default: str
+    queries: str  # both, batch or stream
+    meaning: str
+    beyond: bool = False  # Spark's own connector does not have it
+
+
+# Every option of the source, by the name that users write.
 SOURCE_OPTIONS = {
-    "assign": 'partitions to read: {"topic":[0,1]}',
-    "subscribe": "topics to read, with commas between",
-    "subscribePattern": "a regular expression that topics are found by",
-    "startingOffsets": "where to begin: earliest, latest, an offset in the language of the "
-    "command line (-10m, -1000, @2026-01-01T00:00Z), group, or json by partition",
-    "startingTimestamp": "begin at the first record at or after this time, in ms since 1970",
-    "startingOffsetsByTimestamp": "the same, json by partition",
-    "startingOffsetsByTimestampStrategy": "no record is that new: error or latest",
-    "endingOffsets": "where a batch ends, exclusive: as startingOffsets, but not group",
-    "endingTimestamp": "a batch ends before the first record at or after this time",
-    "endingOffsetsByTimestamp": "the same, json by partition",
-    "failOnDataLoss": "false: go on at the nearest offset, and report which ranges were lost",
-    "failOnCorruptBatch": "false: skip damaged batches, and report their offsets",
-    "kafkaConsumer.pollTimeoutMs": "how long a task waits for records, broker restarts included",
-    "fetchOffset.numRetries": "how often a question about offsets is repeated",
-    "fetchOffset.retryIntervalMs": "and the pause between",
-    "partition.metadata.cache.ttl.ms": "how long the list of partitions is kept; -1: never",
-    "maxOffsetsPerTrigger": "at most so many offsets in a micro-batch",
-    "minOffsetsPerTrigger": "no micro-batch before there are so many",
-    "maxTriggerDelay": "or before this time has passed",
-    "maxBytesPerTrigger": "at most about so many bytes in a micro-batch",
-    "minPartitions": "at least so many tasks",
-    "maxRecordsPerPartition": "at most so many offsets in a task",
-    "maxBytesPerPartition": "at most about so many bytes in a task",
-    "groupIdPrefix": "accepted; without kafka.group.id there is no group at all",
-    "includeHeaders": "add the column headers",
-    "columns": "the columns to read, with commas between: nothing else is decoded",
-    "ranges": "true: one row for each planned range of offsets instead of its records",
-}
+    "subscribe": Option("", "both", "topics to read, with commas between"),
+    "subscribePattern": Option(
+        "", "both", "a regular expression that is found in the names of topics to read; topics "
+        "made later are read, too"
+    ),
+    "assign": Option("", "both", 'partitions to read: `{"topic":[0,1]}`'),
+    "startingOffsets": Option(
+        "latest for a stream, earliest for a batch", "both",
+        "where to begin: `earliest`, `latest`, or by partition "
+        '`{"topic":{"0":23,"1":-1,"2":-2}}` (-1 latest, -2 earliest). Beyond Spark: an offset '
+        "as on the command line (`-10m`, `-1000`, `@2026-01-01T00:00Z`), also as a string in "
+        "the json; `group`: what `kafka.group.id` has committed, and the beginning where it "
+        "has committed nothing",
+    ),
+    "startingTimestamp": Option(
+        "", "both", "begin at the first record at or after this time, in ms since 1970; wins "
+        "over the two others"
+    ),
+    "startingOffsetsByTimestamp": Option(
+        "", "both", 'the same by partition: `{"topic":{"0":1767225600000}}`; wins over '
+        "startingOffsets"
+    ),
+    "startingOffsetsByTimestampStrategy": Option(
+        "error", "both", "if no record is that new: `error` or `latest`"
+    ),
+    "endingOffsets": Option(
+        "latest", "batch", "where a batch ends, exclusive; written as startingOffsets, but not "
+        "`group`"
+    ),
+    "endingTimestamp": Option(
+        "", "batch", "a batch ends before the first record at or after this time"
+    ),
+    "endingOffsetsByTimestamp": Option("", "batch", "the same by partition"),
+    "failOnDataLoss": Option(
+        "true", "both", "`false`: what is not there any more is left out, and the log says "
+        "which offsets of which partition that were, as does `lost` in a stream's `endOffset`"
+    ),
+    "failOnCorruptBatch": Option(
+        "true", "both", "`false`: damaged batches are left out and named in the log", True
+    ),
+    "maxOffsetsPerTrigger": Option("no limit", "stream", "at most so many offsets in a batch"),
+    "maxBytesPerTrigger": Option(
+        "1g, no limit with maxOffsetsPerTrigger", "stream",
+        "at most about so many bytes in a batch, as they are on the broker's disk (`512m`, "
+        "`1g`); `0`: no limit", True,
+    ),
+    "minOffsetsPerTrigger": Option("", "stream", "no batch before there are so many offsets,"),
+    "maxTriggerDelay": Option("15m", "stream", "or before this time has passed"),
+    "minPartitions": Option("", "both", "at least so many tasks, if there are offsets enough"),
+    "maxRecordsPerPartition": Option("no limit", "both", "at most so many offsets in a task"),
+    "maxBytesPerPartition": Option(
+        "128m", "both", "at most about so many bytes in a task: one hot partition becomes many "
+        "tasks", True,
+    ),
+    "includeHeaders": Option("false", "both", "add the column `headers`"),
+    "columns": Option(
+        "all but headers", "both", "the columns to make, with commas between; nothing else is "
+        "decoded (Spark cannot tell a Python source which columns a query uses)", True,
+    ),
+    "kafkaConsumer.pollTimeoutMs": Option(
+        "120000", "both", "how long a task waits for records, while brokers restart for example"
+    ),
+    "fetchOffset.numRetries": Option("3", "both", "how often a question about offsets is repeated"),
+    "fetchOffset.retryIntervalMs": Option("1000", "both", "and the pause between"),
+    "partition.metadata.cache.ttl.ms": Option(
+        "-1", "both", "how long the list of partitions is kept; -1: it is asked for each time"
+    ),
+    "groupIdPrefix": Option(
+        "", "both", "accepted, and without effect: there is no group unless `kafka.group.id` is set"
+    ),
+    "ranges": Option(
+        "false", "both", "`true`: a row for each planned range of offsets (topic, topic_id, "
+        "partition, start, end) instead of the records", True,
+    ),
+}  # fmt: skip
+
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_TASK = 128 << 20
 
