@@ -10,6 +10,7 @@ is stands in ``state``.  Numbers in here are int64 throughout: numba makes float
 signed and unsigned ones.
 """
 
+# ruff: noqa: ARG001
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-untyped-decorators=False
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ _helper = numba.njit(nogil=True, forceinline=True)
 
 
 @intrinsic
-def _address(typing_context, array):  # noqa: ARG001
+def _address(typing_context, array):
     """Where the bytes of an array lie."""
 
     def generate(context, builder, signature, args):
@@ -125,10 +126,10 @@ def _address(typing_context, array):  # noqa: ARG001
 
 
 @intrinsic
-def _byte(typing_context, address):  # noqa: ARG001
+def _byte(typing_context, address):
     """The byte at an address."""
 
-    def generate(context, builder, signature, args):  # noqa: ARG001
+    def generate(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         return builder.zext(builder.load(pointer), ir.IntType(64))
 
@@ -136,7 +137,7 @@ def _byte(typing_context, address):  # noqa: ARG001
 
 
 @intrinsic
-def _copy(typing_context, to, source, count):  # noqa: ARG001
+def _copy(typing_context, to, source, count):
     """memcpy: a loop over bytes is not made into one by LLVM here, and costs ten times as much."""
 
     def generate(context, builder, signature, args):

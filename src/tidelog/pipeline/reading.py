@@ -180,7 +180,7 @@ class _Reader:
         leader = NO_LEADER
         if not topic.error:
             if place.partition not in [view.index for view in topic.partitions]:
-                self._gone(f"the topic has only {len(topic.partitions)} partitions now")
+                self._gone(f"the topic has no partition {place.partition} now")
                 return None
             leader = topic.leader_of(place.partition)
         self._gone_since = None
@@ -210,7 +210,7 @@ class _Reader:
             ],
         )
         request = FetchRequest(
-            max_wait_ms=self._client.fetch_max_wait_ms,
+            max_wait_ms=0 if self._empty else self._client.fetch_max_wait_ms,
             min_bytes=1,
             max_bytes=max(self._client.fetch_max_bytes, self._fetch_bytes),
             isolation_level=_READ_COMMITTED if self._client.read_committed else 0,
