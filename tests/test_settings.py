@@ -147,7 +147,6 @@ def test_a_name_like_no_other() -> None:
         ({"num.partitions": "zero"}, "num.partitions=zero: it must be a whole number"),
         ({"num.partitions": "0"}, "num.partitions=0: it must be between 1 and"),
         ({"log.dirs": ""}, "log.dirs is empty"),
-        ({"zookeeper.connect": "localhost:2181"}, "zookeeper.connect: clusters on ZooKeeper"),
         ({"listeners": "localhost:9092"}, "write it as PLAINTEXT://host:port"),
         ({"listeners": "SSL://localhost:9092"}, "SSL is not supported yet"),
         ({"advertised.listeners": "PLAINTEXT://x"}, "advertised.listeners=PLAINTEXT://x"),

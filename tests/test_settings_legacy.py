@@ -60,7 +60,6 @@ def test_partition_counts() -> None:
         ({"topic.log.file.size": "t:1"}, "topic t: segment.bytes=1: it must be between 14"),
         ({"topic.partition.count.map": "t:0"}, "topic.partition.count.map=t:0"),
         ({"log.cleanup.interval.mins": "x"}, "log.cleanup.interval.mins=x"),
-        ({"zk.connect": "host:2181"}, "zookeeper.connect"),
         ({"max.message.size": "x"}, "message.max.bytes=x"),
     ],
 )

@@ -77,11 +77,6 @@ class Settings:
     def _check_together(self) -> None:
         if not self["log.dirs"]:
             raise SettingError("log.dirs is empty; name at least one directory")
-        if self["zookeeper.connect"]:
-            raise SettingError(
-                "zookeeper.connect: clusters on ZooKeeper come in a later release; "
-                "leave it out to run one broker with the embedded keeper"
-            )
         for name in ("listeners", "advertised.listeners"):
             for listener in self[name] or ():
                 parse_listener(listener, name)

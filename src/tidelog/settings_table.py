@@ -332,11 +332,48 @@ CONSUMER_GROUPS = [
 
 COORDINATION = [
     Setting("zookeeper.connect", STRING, "",
-            doc="Empty: the embedded keeper.  ZooKeeper comes with clusters, in a later release."),
+            doc="host:port,host:port/path of the ZooKeeper of a cluster.  Empty: a single broker "
+                "with the embedded keeper."),
     Setting("zookeeper.session.timeout.ms", INT, 18000, least=1,
-            doc=_NO_EFFECT + "the embedded keeper has no session."),
+            doc="A broker that ZooKeeper has not heard from for so long is dead."),
     Setting("zookeeper.connection.timeout.ms", INT, None, least=1,
-            doc=_NO_EFFECT + "the embedded keeper has no connection."),
+            doc="How long a broker that starts waits for ZooKeeper; by default as long as the "
+                "session timeout."),
+    Setting("controller.socket.timeout.ms", INT, 30000, least=1,
+            doc="How long one broker waits for the answer of another."),
+    Setting("controlled.shutdown.enable", BOOL, True,
+            doc="A broker that stops has its leaders moved to others first."),
+    Setting("controlled.shutdown.max.retries", INT, 3, least=0,
+            doc="How often it tries."),
+    Setting("controlled.shutdown.retry.backoff.ms", LONG, 5000, least=0,
+            doc="How long it waits in between, at most half a second."),
+    Setting("auto.leader.rebalance.enable", BOOL, True,
+            doc="Give brokers the leads back that are theirs by preference."),
+    Setting("leader.imbalance.check.interval.seconds", LONG, 300, least=1,
+            doc="How often to look for leads to give back."),
+    Setting("leader.imbalance.per.broker.percentage", INT, 10, least=0,
+            doc="Give leads back to a broker when it lacks more than this share of its own."),
+]
+
+REPLICATION = [
+    Setting("replica.lag.time.max.ms", LONG, 30000, least=1,
+            doc="A follower that has not caught up for so long is no longer in sync."),
+    Setting("replica.fetch.wait.max.ms", INT, 500, least=1,
+            doc="How long a follower's fetch waits for new records."),
+    Setting("replica.fetch.min.bytes", INT, 1, least=0,
+            doc="How many bytes a follower's fetch waits for."),
+    Setting("replica.fetch.max.bytes", INT, 1048576, least=0,
+            doc="The most bytes of one partition that a follower fetches at a time."),
+    Setting("replica.fetch.response.max.bytes", INT, 10485760, least=0,
+            doc="The most bytes that a follower fetches at a time."),
+    Setting("replica.fetch.backoff.ms", INT, 1000, least=0,
+            doc=_NO_EFFECT + "a follower tries again after a tenth of a second."),
+    Setting("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, least=1,
+            doc="How often the high watermarks are written down, in a cluster."),
+    Setting("replica.socket.timeout.ms", INT, 30000, least=1,
+            doc=_NO_EFFECT + "controller.socket.timeout.ms holds for followers too."),
+    Setting("num.replica.fetchers", INT, 1, least=1,
+            doc=_NO_EFFECT + "there is one fetcher for each leader."),
 ]
 # fmt: on
 
@@ -348,6 +385,7 @@ GROUPS = {
     "Retention policy": RETENTION,
     "Consumer groups": CONSUMER_GROUPS,
     "Coordination": COORDINATION,
+    "Replication": REPLICATION,
 }
 SETTINGS: dict[str, Setting] = {s.name: s for group in GROUPS.values() for s in group}
 TOPIC_SETTINGS: dict[str, Setting] = {s.topic: s for s in SETTINGS.values() if s.topic}

@@ -11,8 +11,10 @@ from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import (
     alter_configs,
+    alter_partition,
     consumer_group_describe,
     consumer_group_heartbeat,
+    controlled_shutdown,
     create_partitions,
     create_topics,
     delete_groups,
@@ -23,10 +25,12 @@ from tidelog.wire.messages import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     heartbeat,
     incremental_alter_configs,
     join_group,
+    leader_and_isr,
     leave_group,
     list_groups,
     list_offsets,
@@ -36,14 +40,18 @@ from tidelog.wire.messages import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    stop_replica,
     sync_group,
+    update_metadata,
 )
+from tidelog.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.describe_cluster import DescribeClusterRequest
 from tidelog.wire.messages.explain_group import ExplainGroupRequest
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest
 from tidelog.wire.messages.list_config_resources import ListConfigResourcesRequest
+from tidelog.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 TOPIC = "everything"
 TOPIC_ID = b""
@@ -222,6 +230,16 @@ SAMPLES = {
     3: sample_metadata,
     8: sample_offset_commit,
     9: sample_offset_fetch,
+    4: lambda _: leader_and_isr.LeaderAndIsrRequest(
+        controller_id=1, controller_epoch=9, topic_states=[], live_leaders=[]
+    ),
+    5: lambda _: stop_replica.StopReplicaRequest(
+        controller_id=1, controller_epoch=9, topic_states=[]
+    ),
+    6: lambda _: update_metadata.UpdateMetadataRequest(
+        controller_id=1, controller_epoch=9, topic_states=[], live_brokers=[]
+    ),
+    7: lambda _: controlled_shutdown.ControlledShutdownRequest(broker_id=0),
     10: lambda _: FindCoordinatorRequest(key="group", coordinator_keys=["group"]),
     11: sample_join_group,
     12: lambda _: heartbeat.HeartbeatRequest(group_id="nobody", generation_id=1, member_id="me"),
@@ -240,8 +258,12 @@ SAMPLES = {
     35: lambda _: describe_log_dirs.DescribeLogDirsRequest(topics=None),
     37: sample_create_partitions,
     42: lambda _: delete_groups.DeleteGroupsRequest(groups_names=["nobody"]),
+    43: lambda _: elect_leaders.ElectLeadersRequest(topic_partitions=None),
     44: sample_incremental,
+    45: lambda _: AlterPartitionReassignmentsRequest(topics=[]),
+    46: lambda _: ListPartitionReassignmentsRequest(),
     47: sample_offset_delete,
+    56: lambda _: alter_partition.AlterPartitionRequest(broker_id=0, topics=[]),
     60: lambda _: DescribeClusterRequest(include_cluster_authorized_operations=False),
     61: sample_describe_producers,
     68: sample_consumer_heartbeat,
@@ -288,6 +310,12 @@ def test_it_answers(client, key, version):
     response = getattr(module, type(request).__name__.replace("Request", "Response"))
     answer = client.call(request, response, version)
     expected = {
+        # A broker alone is its own controller, and takes no orders.
+        4: {ErrorCode.STALE_CONTROLLER_EPOCH},
+        5: {ErrorCode.STALE_CONTROLLER_EPOCH},
+        6: {ErrorCode.STALE_CONTROLLER_EPOCH},
+        7: {ErrorCode.NOT_CONTROLLER},
+        56: {ErrorCode.NOT_CONTROLLER},
         11: {0, ErrorCode.MEMBER_ID_REQUIRED},
         12: {ErrorCode.UNKNOWN_MEMBER_ID},
         13: {0, ErrorCode.UNKNOWN_MEMBER_ID},

@@ -8,7 +8,7 @@ import pytest
 from coordination.test_controller import Cluster, run
 
 from tidelog.coordination import paths
-from tidelog.coordination.controller import PRODUCER_ID_BLOCK
+from tidelog.coordination.registry import PRODUCER_ID_BLOCK
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import pytest
 
 from tidelog.clock import FakeClock
 from tidelog.coordination import paths
-from tidelog.coordination.controller import PRODUCER_ID_BLOCK, Controller
+from tidelog.coordination.controller import Controller
 from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import BadVersion, Create, KeeperError
+from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
+from tidelog.coordination.registry import PRODUCER_ID_BLOCK
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.settings import Settings
 from tidelog.wire.uuids import parse_uuid
@@ -287,17 +288,17 @@ def test_what_the_keeper_did_not_take_has_not_happened(
     assert len(cluster.published) == 1
 
 
-def test_two_controllers_cannot_give_out_the_same_block(cluster: Cluster) -> None:
-    """A conditional write: who read an old block number loses."""
-    for _ in range(2):
-        run(cluster.controller.allocate_producer_ids(3))
+def test_two_brokers_cannot_be_given_the_same_block(cluster: Cluster) -> None:
+    """A conditional write: who read an old block number tries again."""
+    blocks = [run(cluster.controller.allocate_producer_ids(3)) for _ in range(2)]
     real = cluster.keeper.get
+    answers = [run(real(paths.PRODUCER_IDS))]
 
-    async def stale(path: str) -> Any:
-        data, stat = await real(path)
-        return data, stat.__class__(stat.version - 1, stat.czxid, stat.ephemeral)
+    async def stale(path: str, watch: Any = None) -> Any:
+        return answers.pop() if answers else await real(path, watch)
 
+    run(cluster.controller.allocate_producer_ids(4))
     cluster.keeper.get = stale  # type: ignore[method-assign]
-    with pytest.raises(BadVersion):
-        run(cluster.controller.allocate_producer_ids(3))
-    run(cluster.keeper.multi([Create("/goes/on")]))
+    blocks.append(run(cluster.controller.allocate_producer_ids(3)))
+    assert not answers
+    assert [block[0] for block in blocks] == [0, PRODUCER_ID_BLOCK, 3 * PRODUCER_ID_BLOCK]

@@ -8,35 +8,54 @@ async with Broker({"log.dirs": "data", "listeners": "PLAINTEXT://:9092"}) as bro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
 import shutil
+import socket
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelog.broker import handlers
 from tidelog.broker.cleaner import LogCleaner
+from tidelog.broker.cluster_admin import ClusterAdmin
 from tidelog.broker.connection import Connection
+from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.membership import Membership
+from tidelog.broker.peers import Peer
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
+from tidelog.client.connection import BrokerUnreachable
 from tidelog.clock import Clock, SystemClock
-from tidelog.coordination.controller import Controller
+from tidelog.coordination.controller import Admin, Controller
 from tidelog.coordination.embedded import EmbeddedKeeper
+from tidelog.coordination.keeper import Keeper
 from tidelog.coordination.metadata import (
     INTERNAL_TOPICS,
     BrokerInfo,
     ClusterMetadata,
+    PartitionInfo,
     TopicInfo,
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
+from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.coordinators.service import GroupCoordinator
-from tidelog.errors import ApiError, SettingError
+from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.log.manager import LogManager, Opened
+from tidelog.replication.fetcher import Fetchers
+from tidelog.replication.isr_changes import IsrChanges
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
+from tidelog.wire.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from tidelog.wire.schema import Message
 from tidelog.wire.uuids import random_uuid
+
+R = TypeVar("R", bound=Message)
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +65,7 @@ KEEPER_JOURNAL = "tidelog-keeper.journal"
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of answers that are kept, with their requests
 _ANSWER_OVERHEAD = 500
 # Topic settings are not on disk; without this one, retention would drop committed offsets.
+_CONTROLLED_SHUTDOWN_VERSION = 3
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_CONFIG = {"cleanup.policy": "compact"}
 
@@ -70,8 +90,13 @@ class Broker:
         self.replicas = Replicas(self.manager, self.log_config, self.broker_id, self.clock)
         self.groups = GroupCoordinator(self)
         self.server = Server(self, self.settings)
-        self.keeper: EmbeddedKeeper
-        self.controller: Controller
+        self.keeper: Keeper
+        self.controller: Admin
+        self.member: Membership | None = None  # of a cluster; None with the embedded keeper
+        self.known_brokers: dict[int, BrokerInfo] = {}  # leaders that clients do not know yet
+        self.fetchers = Fetchers(self)
+        self.isr_changes = IsrChanges(self)
+        self._metadata_waiters: list[asyncio.Future[None]] = []
         self._producer_ids = iter(range(0))
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +118,8 @@ class Broker:
             self.server.stop_accepting()
             self.manager.release()
             raise
-        self.server.start()
+        if self.member is None:
+            self.server.start()
         self._started = True
         settings = self.settings
         self.spawn(self.server.reap_idle())
@@ -115,17 +141,73 @@ class Broker:
         )
 
     async def _open(self) -> None:
-        self.keeper = EmbeddedKeeper.open(self._find_journal())
-        self.controller = Controller(self.keeper, self.settings, self.clock, self._publish)
-        cluster_id = await self.controller.find_cluster_id(self.manager.cluster_id())
+        if self.settings["zookeeper.connect"]:
+            await self._open_in_cluster()
+        else:
+            await self._open_alone()
+
+    async def _open_alone(self) -> None:
+        keeper = EmbeddedKeeper.open(self._find_journal())
+        self.keeper = keeper
+        controller = Controller(keeper, self.settings, self.clock, self.publish)
+        self.controller = controller
+        cluster_id = await controller.find_cluster_id(self.manager.cluster_id())
         self.manager.identify(self.broker_id, cluster_id)
-        await self.controller.elect(self._own_info(), cluster_id)
-        self.metadata = self.controller.metadata
+        await controller.elect(self.own_info(), cluster_id)
+        self.metadata = controller.metadata
         self._apply_broker_configs(self.metadata)
         found = self.manager.load(self._config_by_name, self._report_progress)
-        await self._settle_unknown_logs(found)
-        await self._catch_up()
-        self._publish(self.controller.metadata)
+        await self._settle_unknown_logs(controller, found)
+        await self._catch_up(controller)
+        self.publish(controller.metadata)
+
+    async def _open_in_cluster(self) -> None:
+        """Open the logs; what to do with them the controller says, once we have joined."""
+        settings = self.settings
+        session: int = settings["zookeeper.session.timeout.ms"]
+        keeper = await ZooKeeper.connect(
+            settings["zookeeper.connect"],
+            session,
+            settings["zookeeper.connection.timeout.ms"] or session,
+        )
+        self.keeper = keeper
+        try:
+            member = Membership(self, keeper)
+            cluster_id = await member.registry.find_cluster_id(self.manager.cluster_id())
+            self.manager.identify(self.broker_id, cluster_id)
+            await member.prepare()
+            self.metadata = ClusterMetadata(
+                cluster_id=cluster_id,
+                broker_configs=await member.registry.broker_configs(),
+                group_configs=await member.registry.group_configs(),
+            )
+            self._apply_broker_configs(self.metadata)
+            self.manager.load(
+                lambda name: self._log_config(name, member.orders.topic_configs.get(name, {})),
+                self._report_progress,
+            )
+            self.member = member
+            self.controller = ClusterAdmin(self, member)
+            self.replicas.propose_isr = self.isr_changes.propose
+            self.server.start()  # the controller's orders come as soon as we are registered
+            self.spawn(self.isr_changes.run())
+            await member.join()
+        except BaseException:
+            await self._abandon()
+            await keeper.close()
+            raise
+        self.spawn(self.replicas.keep_in_sync_sets(settings["replica.lag.time.max.ms"]))
+
+    async def _abandon(self) -> None:
+        """Joining has failed: nothing may go on in the background."""
+        self.fetchers.close()
+        if self.member is not None:
+            self.member.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=0.5)
+        self.server.close()
 
     def _find_journal(self) -> str:
         """The keeper's journal, whichever data directory it is in; a new one in the first."""
@@ -138,14 +220,22 @@ class Broker:
             )
         return found[0] if found else paths[0]
 
-    def _own_info(self) -> BrokerInfo:
+    def own_info(self) -> BrokerInfo:
+        """What others are told of us."""
         advertised = self.settings["advertised.listeners"]
+        rack = self.settings["broker.rack"]
         if advertised:
             host, port = parse_listener(advertised[0], "advertised.listeners")
-            return BrokerInfo(self.broker_id, host or None, port, self.settings["broker.rack"])
-        return BrokerInfo(self.broker_id, None, self.server.port, self.settings["broker.rack"])
+            return BrokerInfo(self.broker_id, host or None, port, rack)
+        if self.settings["zookeeper.connect"]:
+            host, _ = parse_listener(self.settings["listeners"][0])
+            known = host if host not in ("", "0.0.0.0", "::") else _host_name()
+            return BrokerInfo(self.broker_id, known, self.server.port, rack)
+        return BrokerInfo(self.broker_id, None, self.server.port, rack)
 
-    async def _settle_unknown_logs(self, found: dict[tuple[str, int], Opened]) -> None:
+    async def _settle_unknown_logs(
+        self, controller: Controller, found: dict[tuple[str, int], Opened]
+    ) -> None:
         """Logs on disk that the registry does not know.
 
         With a registry that was never used (a directory that Kafka wrote, a lost journal)
@@ -161,13 +251,13 @@ class Broker:
                 or opened.topic_id not in (None, known.topic_id)  # an older topic of the same name
             ):
                 unknown.setdefault(topic, []).append(index)
-        doomed = await self.controller.deleted_topics()
+        doomed = await controller.deleted_topics()
         for topic, indexes in unknown.items():
             known = self.metadata.topics.get(topic)
-            if self.controller.first_start and topic not in doomed and known is None:
+            if controller.first_start and topic not in doomed and known is None:
                 topic_id = found[topic, indexes[0]].topic_id or random_uuid()
                 try:
-                    await self.controller.create_topic(
+                    await controller.create_topic(
                         topic,
                         max(indexes) + 1,
                         1,
@@ -189,14 +279,14 @@ class Broker:
                     shutil.rmtree(path or "", ignore_errors=True)
                 else:
                     self.manager.set_aside(topic, index)
-        await self.controller.settled()
+        await controller.settled()
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, controller: Controller) -> None:
         """Another broker (Kafka, or one whose journal is lost) may have written these logs."""
         logs = self.manager.logs
         epochs = {key: found.epochs.latest for key, found in logs.items()}
         producer_ids = (i for found in logs.values() for i in found.producers.producers)
-        await self.controller.catch_up(epochs, max(producer_ids, default=-1))
+        await controller.catch_up(epochs, max(producer_ids, default=-1))
 
     def _report_progress(self, done: int, total: int) -> None:
         if total >= 100 and done % 100 == 0:
@@ -207,7 +297,14 @@ class Broker:
         if not self._started:
             return
         self._started = False
+        if self.member is not None and self.settings["controlled.shutdown.enable"]:
+            await self._move_leaders_away()
         self.server.stop_accepting()
+        self.fetchers.close()
+        if self.member is not None:
+            self.member.close()
+            assert isinstance(self.controller, ClusterAdmin)
+            self.controller.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -234,11 +331,12 @@ class Broker:
     ) -> None:
         await self.stop()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something in the background; a failure is never silent."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -247,14 +345,36 @@ class Broker:
 
     # -- metadata and settings --------------------------------------------------
 
-    def _publish(self, metadata: ClusterMetadata) -> None:
+    def publish(self, metadata: ClusterMetadata) -> None:
         """The cluster has changed: act on it."""
-        if metadata.broker_configs != self.metadata.broker_configs:
+        before = self.metadata
+        if metadata.broker_configs != before.broker_configs:
             self._apply_broker_configs(metadata)
         self.metadata = metadata
         self._forget_answers()
-        self.replicas.apply(metadata)
+        if self.member is None:
+            self.replicas.apply(metadata)
+        else:
+            self._apply_configs(before, metadata)
         self.groups.apply(metadata)
+        waiters, self._metadata_waiters = self._metadata_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def _apply_configs(self, before: ClusterMetadata, metadata: ClusterMetadata) -> None:
+        """Settings only: in a cluster the partitions themselves go by the controller's orders."""
+        everything = before.broker_configs != metadata.broker_configs
+        for name, topic in metadata.topics.items():
+            old = before.topics.get(name)
+            if old is not topic and (everything or old is None or old.config != topic.config):
+                self.replicas.configure(topic)
+
+    async def next_metadata(self) -> None:
+        """Wait until the cluster has changed."""
+        future = asyncio.get_running_loop().create_future()
+        self._metadata_waiters.append(future)
+        await future
 
     def _apply_broker_configs(self, metadata: ClusterMetadata) -> None:
         changes: dict[str, Any] = {}
@@ -264,12 +384,82 @@ class Broker:
 
     def log_config(self, topic: TopicInfo) -> LogConfig:
         """What the logs of a topic go by: its own settings over the broker's."""
-        own = {**self.settings.topic_overrides.get(topic.name, {}), **topic.config}
+        return self._log_config(topic.name, topic.config)
+
+    def _log_config(self, name: str, config: Mapping[str, str]) -> LogConfig:
+        own = {**self.settings.topic_overrides.get(name, {}), **config}
         return LogConfig.of(self.settings, own)
 
     def _config_by_name(self, name: str) -> LogConfig:
         topic = self.metadata.topics.get(name)
         return self.log_config(topic) if topic else LogConfig.of(self.settings)
+
+    # -- in a cluster -------------------------------------------------------------
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.member.orders.broker_epoch if self.member is not None else -1
+
+    def peer(self, info: BrokerInfo) -> Peer:
+        """A new connection to another broker."""
+        timeout: int = self.settings["controller.socket.timeout.ms"]
+        return Peer(info.host or "localhost", info.port, f"broker-{self.broker_id}", timeout)
+
+    def take_partition(self, topic: TopicInfo, index: int, info: PartitionInfo) -> ErrorCode:
+        """Lead or follow, as the controller says."""
+        try:
+            partition = self.replicas.take(topic, index, info)
+        except ApiError as error:
+            return error.code
+        except OSError as error:
+            self.replicas.storage_failed(f"{topic.name}-{index}", error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition is not None:
+            if info.leader in (-1, self.broker_id):
+                self.fetchers.forget(partition)
+            else:
+                self.fetchers.follow(partition, info.leader)
+        return ErrorCode.NONE
+
+    def stop_partition(self, key: tuple[str, int], *, delete: bool) -> None:
+        """We have a partition no longer."""
+        partition = self.replicas.partitions.get(key)
+        if partition is not None:
+            self.fetchers.forget(partition)
+        if delete:
+            self.replicas.drop(key)
+
+    async def ask_controller(self, request: Message, answer: type[R], version: int) -> R:
+        """Ask the controller of the cluster, here or on another broker."""
+        assert self.member is not None
+        assert isinstance(self.controller, ClusterAdmin)
+        if self.member.controller is None:
+            return await self.controller.ask(request, answer, version)
+        handler = REGISTRY[request.api_key].handler
+        assert handler is not None
+        result = handler(self, request, Client(None, version))  # type: ignore[arg-type]
+        response = result if isinstance(result, Message) else await result
+        assert isinstance(response, answer)
+        return response
+
+    async def _move_leaders_away(self) -> None:
+        """Before we stop, others lead what we lead, so that no client has to wait."""
+        request = ControlledShutdownRequest(
+            broker_id=self.broker_id, broker_epoch=self.broker_epoch
+        )
+        for _ in range(1 + self.settings["controlled.shutdown.max.retries"]):
+            with contextlib.suppress(ApiError, BrokerUnreachable):
+                answer = await self.ask_controller(
+                    request, ControlledShutdownResponse, _CONTROLLED_SHUTDOWN_VERSION
+                )
+                if not answer.error_code and not answer.remaining_partitions:
+                    return
+                if answer.remaining_partitions and len(self.metadata.brokers) == 1:
+                    return  # there is nobody who could
+            await asyncio.sleep(
+                min(self.settings["controlled.shutdown.retry.backoff.ms"] / 1000, 0.5)
+            )
+        log.warning("stopping with leaders that nobody has taken over")
 
     # -- what handlers ask ------------------------------------------------------
 
@@ -309,3 +499,13 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _host_name() -> str:
+    """How other machines may find this one."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "localhost"
+    return name

@@ -2,6 +2,11 @@
 
 Everything that happens to a partition happens here, in one thread: a batch is
 checked against the topic's settings, appended, and whoever waits is told.
+
+A partition leads or follows.  The leader appends what producers send and hears from the
+followers' fetches how far they are; the high watermark is what all replicas in sync have.
+Without followers (a single broker, one replica) it is the end of the log.  A follower appends
+what its fetcher brings, as it is, and takes the leader's high watermark.
 """
 
 from __future__ import annotations
@@ -10,17 +15,20 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.coordination.metadata import INTERNAL_TOPICS
+from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
 from tidelog.log.segment import FileRange
+from tidelog.replication.in_sync import InSync
 from tidelog.settings import LogConfig
 from tidelog.settings_table import LONG_MAX
 from tidelog.wire.batch import (
     CODEC_MASK,
+    HEADER_SIZE,
     TRANSACTIONAL,
     BatchHeader,
     check_produced,
+    is_valid,
     read_header,
     stamp_append_time,
 )
@@ -50,7 +58,14 @@ class Partition:
     """See the module."""
 
     def __init__(
-        self, replicas: Replicas, topic: str, index: int, topic_id: bytes, log: Log
+        self,
+        replicas: Replicas,
+        topic: str,
+        index: int,
+        topic_id: bytes,
+        log: Log,
+        *,
+        leads: bool = True,
     ) -> None:
         self.replicas = replicas
         self.topic = topic
@@ -58,10 +73,16 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self.internal = topic in INTERNAL_TOPICS
+        self.leads = leads
         self.leader_epoch = 0
+        self.epoch_start = 0  # where the log ended when we began to lead
         self.in_sync = 1
+        self.in_sync_state: InSync | None = None  # of the leader, if there are followers
+        self.order = (-1, -1)  # leader epoch and partition epoch of the latest order
         self.deleted = False
         self._waiting: set[Callable[[], None]] = set()  # parked fetches and acks
+        self._followers_waiting: set[Callable[[], None]] = set()  # they see more: up to the end
+        self._held = False  # the high watermark is more than the end of the log
         self._flushed = False
         self._flushes = False
         self._rewrites = False
@@ -72,6 +93,7 @@ class Partition:
         if config != self.log.config:
             self.log.configure(config)
         self._flushed = config.visibility == "flushed"
+        self._held = self._flushed or self.in_sync_state is not None
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
         # Batches are looked into, or rewritten, only if a setting asks for it.
         self._rewrites = (
@@ -83,6 +105,147 @@ class Partition:
         )
         self._advance_high_watermark()
 
+    # -- leading and following ----------------------------------------------------
+
+    def lead(self, info: PartitionInfo, broker_id: int, now_ms: int) -> None:
+        """The controller says that we lead, or who else has this partition now."""
+        began = not self.leads or info.leader_epoch > self.leader_epoch
+        self.leads = True
+        self.leader_epoch = info.leader_epoch
+        self.in_sync = len(info.isr)
+        if began:
+            # Known at once and not with the first record: a follower that has more than we
+            # have must hear where the epoch before ours ended.
+            self.log.assign_epoch(info.leader_epoch, self.log.end_offset)
+            self.epoch_start = self.log.end_offset
+        state = self.in_sync_state
+        if len(info.replicas) == 1:
+            self.in_sync_state = None
+        elif began or state is None:
+            self.in_sync_state = InSync(
+                broker_id, info.replicas, info.isr, info.partition_epoch, now_ms
+            )
+        else:
+            state.reassigned(info.replicas, now_ms)
+            state.decided(info.isr, info.partition_epoch)
+        self._held = self._flushed or self.in_sync_state is not None
+        self._advance_high_watermark()
+        self.wake()
+
+    def follow(self, info: PartitionInfo) -> None:
+        """Another broker leads, or nobody: who waits for us is told to look for the leader."""
+        if self.leads:
+            self.log.forget_empty_epochs()
+        self.leads = False
+        self.leader_epoch = info.leader_epoch
+        self.in_sync = len(info.isr)
+        self.in_sync_state = None
+        self._held = True
+        self.wake_all()
+
+    def follower_fetched(self, follower: int, offset: int, now_ms: int) -> None:
+        """A follower asks for ``offset``: it has everything below."""
+        state = self.in_sync_state
+        if not self.leads or state is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not state.fetched(follower, offset, self.log.end_offset, now_ms):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if follower in state.isr or state.proposed is not None:
+            self._advance_high_watermark()
+        if len(state.isr) <= len(state.followers):
+            isr = state.to_add(self.log.high_watermark, self.epoch_start)
+            if isr is not None:
+                self.replicas.propose_isr(self, isr)
+
+    def check_lag(self, now_ms: int, max_lag_ms: int) -> None:
+        """Who has not caught up for too long is no longer in sync."""
+        state = self.in_sync_state
+        if self.leads and state is not None:
+            isr = state.to_drop(self.log.end_offset, now_ms, max_lag_ms)
+            if isr is not None:
+                self.replicas.propose_isr(self, isr)
+
+    def isr_decided(self, isr: tuple[int, ...], partition_epoch: int) -> None:
+        """The controller has agreed to a new in-sync set."""
+        state = self.in_sync_state
+        if state is not None and state.decided(isr, partition_epoch):
+            self.in_sync = len(isr)
+            self._advance_high_watermark()
+            self.wake()
+
+    def log_end(self) -> tuple[int, int]:
+        """For the fetch of a follower: the end of the log and the epoch of its last batch."""
+        end = self.log.end_offset
+        if end == self.log.log_start_offset:
+            return end, -1
+        return end, self.log.epochs.epoch_at(end - 1)
+
+    def replicate(
+        self, records: memoryview | None, high_watermark: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """Append what the leader has sent, and follow its watermarks."""
+        writer = self.log
+        position, size = 0, len(records) if records is not None else 0
+        while size - position >= HEADER_SIZE:
+            assert records is not None
+            header = read_header(records, position)
+            end = position + header.size
+            if header.size < HEADER_SIZE or end > size:
+                break  # the tail may be cut inside a batch
+            batch = records[position:end]
+            if not is_valid(batch):
+                message = f"a batch from the leader at {header.base_offset} fails its CRC"
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, message)
+            writer.append_replicated(batch, header, now_ms)
+            position = end
+        if position and (self._flushes or writer.flush_wanted):
+            self._flush_if_due()
+        high = min(high_watermark, writer.end_offset)
+        if high > writer.high_watermark:
+            writer.high_watermark = high
+            self.wake()
+        if log_start_offset > writer.log_start_offset:
+            if log_start_offset > writer.high_watermark:
+                writer.high_watermark = min(log_start_offset, writer.end_offset)
+            if log_start_offset <= writer.high_watermark:
+                writer.advance_start(log_start_offset)
+
+    def cut_diverged(self, epoch: int, end_offset: int) -> None:
+        """The leader's log has ``epoch`` end at ``end_offset``; ours goes on: cut it back."""
+        own_epoch, own_end = self.log.epochs.end_offset(epoch, self.log.end_offset)
+        # Where we know that epoch, up to where both have it; where we do not, up to the end of
+        # the last one before it, and the next fetch asks about that one.
+        cut = min(own_end, end_offset) if own_epoch == epoch else own_end
+        if own_epoch < 0 or cut < 0:
+            cut = end_offset
+        cut = max(min(cut, self.log.end_offset), self.log.log_start_offset)
+        log.info(
+            "%s-%d: cutting our log from %d back to %d, where the leader's parts from it",
+            self.topic,
+            self.index,
+            self.log.end_offset,
+            cut,
+        )
+        self._truncate(cut)
+
+    def find_place(self, leader_start: int, leader_end: int) -> None:
+        """Our end is outside the leader's log."""
+        if self.log.end_offset > leader_end:
+            self._truncate(leader_end)
+        elif self.log.end_offset < leader_start:
+            self.log.restart_at(leader_start)
+
+    def _truncate(self, offset: int) -> None:
+        if offset < self.log.high_watermark:
+            log.warning(
+                "%s-%d: cut back to %d, below the high watermark %d",
+                self.topic,
+                self.index,
+                offset,
+                self.log.high_watermark,
+            )
+        self.log.truncate_to(offset)
+
     # -- writing ----------------------------------------------------------------
 
     def append(
@@ -92,6 +255,8 @@ class Partition:
 
         ``own``: it is a coordinator's.  Nobody else writes to internal topics.
         """
+        if not self.leads:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         header = check_produced(batch)
         writer = self.log
         config = writer.config
@@ -138,7 +303,10 @@ class Partition:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         if self.replicas.storage_failing:
             self.replicas.storage_works(writer.directory)
-        if not self._flushed and writer.high_watermark < writer.end_offset:
+        if self._held:
+            if self._followers_waiting:
+                self._wake_followers()
+        elif writer.high_watermark < writer.end_offset:
             writer.high_watermark = writer.end_offset
             if self._waiting:
                 self.wake()
@@ -212,7 +380,11 @@ class Partition:
     # -- visibility -------------------------------------------------------------
 
     def _advance_high_watermark(self) -> None:
+        if not self.leads:
+            return
         end = self.log.recovery_point if self._flushed else self.log.end_offset
+        if self.in_sync_state is not None:
+            end = self.in_sync_state.high_watermark(end)
         if end > self.log.high_watermark:
             self.log.high_watermark = end
             self.wake()
@@ -231,12 +403,21 @@ class Partition:
         """What ``read_committed`` consumers may read up to."""
         return self.log.last_stable_offset
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call back whenever there is something new to see."""
-        self._waiting.add(callback)
+    def watch(self, callback: Callable[[], None], *, follower: bool = False) -> None:
+        """Call back whenever there is something new to see; followers see the end of the log."""
+        (self._followers_waiting if follower else self._waiting).add(callback)
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         self._waiting.discard(callback)
+        self._followers_waiting.discard(callback)
+
+    def wake_all(self) -> None:
+        self.wake()
+        self._wake_followers()
+
+    def _wake_followers(self) -> None:
+        for callback in tuple(self._followers_waiting):
+            callback()
 
     def wake(self) -> None:
         if self._waiting:
@@ -252,6 +433,21 @@ class Partition:
         if epoch < self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def check_leader(self, epoch: int) -> None:
+        """Is it us whom the client takes for the leader?"""
+        self.check_epoch(epoch)
+        if not self.leads:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def read_as_follower(
+        self, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> FileRange | None:
+        """Records up to the end of the log, committed or not."""
+        source = self.log
+        if offset < source.log_start_offset or offset > source.end_offset:
+            raise self._out_of_range(offset)
+        return source.read(offset, max_bytes, source.end_offset, at_least_one=at_least_one)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
         """Visible records from ``offset`` on."""

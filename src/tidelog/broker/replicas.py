@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tidelog.broker.complaints import Complaints
 from tidelog.broker.partition import Partition
 from tidelog.clock import Clock
-from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove
 from tidelog.log.flush import Flush
@@ -53,6 +53,8 @@ class Replicas:
         self._config_of = config_of
         self._broker_id = broker_id
         self._clock = clock
+        # Who is told that a leader wants another in-sync set; in a cluster only.
+        self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
         self._complaints = Complaints(log, clock)
         # Flushes wait for nothing but flushes: removing a large log takes seconds.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
@@ -97,7 +99,7 @@ class Replicas:
                 continue
             for index in range(len(topic.partitions)):
                 if (name, index) not in wanted:
-                    self._drop((name, index))
+                    self.drop((name, index))
         if later:
             if not self._to_create:
                 asyncio.get_running_loop().call_soon(self._create_some)
@@ -140,6 +142,82 @@ class Replicas:
         self.by_id[topic.topic_id, index] = partition
         return partition
 
+    # -- following the controller's orders ----------------------------------------
+
+    def take(self, topic: TopicInfo, index: int, info: PartitionInfo) -> Partition | None:
+        """Lead or follow a partition, as the controller says; None if that is old news.
+
+        Raises KAFKA_STORAGE_ERROR if the disk does not let us.
+        """
+        key = (topic.name, index)
+        partition = self.partitions.get(key)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self.drop(key)  # deleted and made again, and we missed it
+            partition = None
+        if partition is None:
+            partition = self._open_replica(topic, index)
+        elif (info.leader_epoch, info.partition_epoch) <= partition.order:
+            return None
+        partition.order = (info.leader_epoch, info.partition_epoch)
+        if info.leader == self._broker_id:
+            partition.lead(info, self._broker_id, self._clock.now_ms())
+        else:
+            partition.follow(info)
+        return partition
+
+    def _open_replica(self, topic: TopicInfo, index: int) -> Partition:
+        key = (topic.name, index)
+        config = self._config_of(topic)
+        found = self.manager.logs.get(key)
+        if found is not None and self.manager.topic_ids.get(key, topic.topic_id) != topic.topic_id:
+            self.manager.set_aside(*key)  # of an older topic of the same name
+            found = None
+        try:
+            if found is None:
+                found = self.manager.create(topic.name, index, topic.topic_id, config)
+        except OSError as error:
+            self.storage_failed(error.filename or topic.name, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        partition = Partition(self, topic.name, index, topic.topic_id, found, leads=False)
+        partition.configure(config)
+        self.partitions[key] = partition
+        self.by_id[topic.topic_id, index] = partition
+        return partition
+
+    def keep_only(self, wanted: set[tuple[str, int]]) -> None:
+        """The controller has named all that we have: the rest is of no known topic."""
+        for key in [key for key in self.manager.logs if key not in wanted]:
+            self._let_go(key)
+            self.manager.set_aside(*key)
+
+    def _let_go(self, key: tuple[str, int]) -> Partition | None:
+        """Serve a partition no longer; its files stay."""
+        partition = self.partitions.pop(key, None)
+        if partition is None:
+            return None
+        self.by_id.pop((partition.topic_id, partition.index), None)
+        partition.deleted = True
+        timer = self._flushes.pop(partition, None)
+        if timer:
+            timer.cancel()
+        partition.wake_all()
+        return partition
+
+    def configure(self, topic: TopicInfo) -> None:
+        """A topic has new settings."""
+        config = self._config_of(topic)
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.log.config != config:
+                partition.configure(config)
+
+    async def keep_in_sync_sets(self, max_lag_ms: int) -> None:
+        """Look for followers that have fallen behind, again and again."""
+        while True:
+            await asyncio.sleep(max_lag_ms / 2000)
+            for partition in list(self.partitions.values()):
+                partition.check_lag(self._clock.now_ms(), max_lag_ms)
+
     def find(self, topic: TopicRef, index: int, metadata: ClusterMetadata) -> Partition:
         """The partition that a client names, or the error that says why there is none."""
         if isinstance(topic, bytes):
@@ -154,22 +232,21 @@ class Replicas:
             return found
         waiting = self._offline.get((name, index))
         if waiting is None:
+            known = metadata.topics.get(name)
+            if known is not None and 0 <= index < len(known.partitions):
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # others have it
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = self._open(waiting, index, self._config_of(waiting))
         if found is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         return found
 
-    def _drop(self, key: tuple[str, int]) -> None:
+    def drop(self, key: tuple[str, int]) -> None:
+        """Delete a partition and its files."""
         self._offline.pop(key, None)
-        partition = self.partitions.pop(key, None)
+        partition = self._let_go(key)
         if partition is None:
             return
-        self.by_id.pop((partition.topic_id, partition.index), None)
-        partition.deleted = True
-        timer = self._flushes.pop(partition, None)
-        if timer:
-            timer.cancel()
         try:
             doomed = self.manager.delete(*key)
         except OSError as error:
@@ -178,7 +255,6 @@ class Replicas:
             doomed = None
         if doomed:
             self._sweeper.submit(shutil.rmtree, doomed, ignore_errors=True)
-        partition.wake()
 
     # -- flushing ---------------------------------------------------------------
 
@@ -355,3 +431,7 @@ class Replicas:
         self._syncing.clear()
         self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
         self.manager.close()
+
+
+def _nobody(partition: Partition, isr: tuple[int, ...]) -> None:
+    """There is no controller to ask."""

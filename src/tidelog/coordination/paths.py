@@ -14,6 +14,8 @@ CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_TOPICS = "/config/topics"
 CONFIG_BROKERS = "/config/brokers"
 CONFIG_GROUPS = "/config/groups"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE = "/config/changes/config_change_"
 PRODUCER_IDS = "/latest_producer_id_block"
 DELETED_TOPICS = "/admin/delete_topics"
 SETTLED = "/tidelog/settled"  # ours: the logs on disk have been matched with the registry once
@@ -25,7 +27,7 @@ PERSISTENT = (
     "/consumers",
     BROKER_IDS,
     TOPICS,
-    "/config/changes",
+    CONFIG_CHANGES,
     DELETED_TOPICS,
     "/brokers/seqid",
     "/isr_change_notification",
@@ -76,14 +78,46 @@ def from_json(data: bytes) -> Any:
     return json.loads(data)
 
 
-def topic_value(topic_id: str, assignment: list[list[int]]) -> bytes:
+def broker_value(host: str | None, port: int, rack: str | None, now_ms: int) -> bytes:
+    value = {
+        "version": 5,
+        "host": host or "",
+        "port": port,
+        "jmx_port": -1,
+        "timestamp": str(now_ms),
+        "endpoints": [f"PLAINTEXT://{host or ''}:{port}"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "features": {},
+    }
+    if rack:
+        value["rack"] = rack
+    return to_json(value)
+
+
+def controller_value(broker_id: int, now_ms: int) -> bytes:
+    return to_json(
+        {
+            "version": 2,
+            "brokerid": broker_id,
+            "timestamp": str(now_ms),
+            "kraftControllerEpoch": -1,
+        }
+    )
+
+
+def topic_value(
+    topic_id: str,
+    assignment: list[list[int]],
+    adding: dict[int, list[int]] | None = None,
+    removing: dict[int, list[int]] | None = None,
+) -> bytes:
     return to_json(
         {
             "version": 3,
             "topic_id": topic_id,
             "partitions": {str(i): replicas for i, replicas in enumerate(assignment)},
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "adding_replicas": {str(i): replicas for i, replicas in (adding or {}).items()},
+            "removing_replicas": {str(i): replicas for i, replicas in (removing or {}).items()},
         }
     )
 

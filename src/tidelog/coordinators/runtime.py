@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
-from tidelog.coordination.controller import Controller
+from tidelog.coordination.controller import Admin
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode
@@ -265,7 +265,7 @@ class Runtime(Generic[M]):
         make: Callable[[Shard], M],
         *,
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         open_partition: Callable[[str, int], Partition],
         broker_id: int,
         ack_timeout_ms: int,
@@ -401,7 +401,7 @@ class Runtime(Generic[M]):
 
 
 async def create_internal_topic(
-    controller: Controller, name: str, partitions: int, replicas: int, config: dict[str, str]
+    controller: Admin, name: str, partitions: int, replicas: int, config: dict[str, str]
 ) -> None:
     """Make the topic on first use, with no more replicas than there are brokers."""
     try:

@@ -105,17 +105,45 @@ class Log:
         ``batch`` is changed in place (base offset and leader epoch).  On an OSError
         nothing has changed: not the file, not the offsets, not the producers.
         """
-        delta, producer_id = header.last_offset_delta, header.producer_id
         marker: Marker | None = None
-        if producer_id >= 0:
+        if header.producer_id >= 0:
             if header.attributes & CONTROL:
                 marker = read_marker(batch)
                 if marker is not None:
                     self.producers.check_marker(header, marker)
             elif (duplicate := self.producers.check(header)) is not None:
                 return Appended(duplicate.base_offset, duplicate.last_offset, duplicate=True)
+        return self._put(batch, header, self.end_offset, leader_epoch, marker, now_ms)
+
+    def append_replicated(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int
+    ) -> None:
+        """Write a batch of the leader as it is: its offsets and its epoch are decided.
+
+        There may be a hole before it, as compaction leaves them.  The producers' sequences
+        were checked by the leader.
+        """
+        if header.base_offset < self.end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"a batch at offset {header.base_offset}, but the log ends at {self.end_offset}",
+            )
+        marker = None
+        if header.producer_id >= 0 and header.attributes & CONTROL:
+            marker = read_marker(batch)
+        self._put(batch, header, header.base_offset, header.leader_epoch, marker, now_ms)
+
+    def _put(
+        self,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        base_offset: int,
+        leader_epoch: int,
+        marker: Marker | None,
+        now_ms: int,
+    ) -> Appended:
+        delta, producer_id = header.last_offset_delta, header.producer_id
         size = len(batch)
-        base_offset = self.end_offset
         last_offset = base_offset + delta
         timestamp = header.max_timestamp
         active = self.active
@@ -151,6 +179,12 @@ class Log:
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
         return _new_tuple(Appended, (base_offset, last_offset, False))
+
+    def forget_empty_epochs(self) -> None:
+        """Epochs that were assigned and then wrote nothing: a follower takes the leader's."""
+        if self.epochs.truncate_from_end(self.end_offset):
+            self.epochs.save(self.directory, sync=False)
+            self._unsynced_epochs = True
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A new leader starts to write at ``start_offset``."""
@@ -465,6 +499,27 @@ class Log:
         start, self.producers = load_newest_snapshot(self.directory, end)
         recovery.recall_batches(list(self.segments), self.producers, start)
         recovery.replay_producers(list(self.segments), self.producers, max(start, 0))
+
+    def restart_at(self, offset: int) -> None:
+        """Forget everything; the next batch is at ``offset`` (a follower that was away for so
+        long that the leader no longer has what comes next)."""
+        self.abandon_swap()
+        self.truncations += 1
+        for segment in self.segments:
+            for path in segment.files:
+                remove(path)
+        fresh = Segment(self.directory, offset, create=True)
+        fresh.created_ms = self.active.created_ms
+        self._set_segments([fresh])
+        self._unsynced_names = True
+        self.end_offset = self.log_start_offset = offset
+        self.high_watermark = self.recovery_point = offset
+        self.cleaned_offset = None
+        self.epochs = LeaderEpochs()
+        self.epochs.save(self.directory)
+        self.producers = ProducerState()
+        for snapshot in snapshot_offsets(self.directory):
+            remove(snapshot_path(self.directory, snapshot))
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Neighbours have become one segment (compaction)."""

@@ -63,6 +63,7 @@ class LogManager:
         self.directories = [os.path.abspath(directory) for directory in directories]
         self.clock = clock
         self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[TopicPartition, bytes] = {}  # as found on disk
         self._locks: list[int] = []
         self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
         self._checkpoint_lock = threading.Lock()
@@ -153,6 +154,10 @@ class LogManager:
             for directory in self.directories
             for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START, checkpoints.CLEANER)
         }
+        watermarks = {
+            directory: read_checkpoint(directory, checkpoints.HIGH_WATERMARK)
+            for directory in self.directories
+        }
         for (directory, _), offsets in points.items():
             self._checkpointed.setdefault(directory, set()).update(offsets)
         result: dict[TopicPartition, Opened] = {}
@@ -170,8 +175,13 @@ class LogManager:
                 log_start_offset=points[directory, checkpoints.LOG_START].get(key),
             )
             opened.cleaned_offset = points[directory, checkpoints.CLEANER].get(key)
+            if key in watermarks[directory]:
+                committed = min(watermarks[directory][key], opened.end_offset)
+                opened.high_watermark = max(committed, opened.log_start_offset)
             self.logs[key] = opened
             result[key] = Opened(opened, _read_topic_id(path))
+            if (topic_id := result[key].topic_id) is not None:
+                self.topic_ids[key] = topic_id
             progress(done, len(found))
         return result
 
@@ -193,6 +203,7 @@ class LogManager:
         # Not synced on its own: a lost id is taken from the registry.
         write_atomically(os.path.join(directory, _TOPIC_ID), text.encode(), sync=False)
         self.logs[topic, partition] = created
+        self.topic_ids.pop((topic, partition), None)
         return created
 
     def delete(self, topic: str, partition: int) -> str | None:

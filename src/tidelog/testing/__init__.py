@@ -10,6 +10,7 @@ folder, so it can be killed and started again like a real one.  With pytest, the
 ``tidelog_broker`` gives a fresh one to each test (add ``tidelog.testing.plugin``).
 """
 
+from tidelog.testing.cluster import LocalCluster
 from tidelog.testing.local import LocalBroker
 
-__all__ = ["LocalBroker"]
+__all__ = ["LocalBroker", "LocalCluster"]

@@ -102,7 +102,7 @@ def _append(
     except ApiError as error:
         return Produced(index, error.code, message=error.message)
     if acks == _ALL and done.last_offset >= partition.log.high_watermark:
-        waiting.append(_Waiting(topic, index, partition, done.last_offset))
+        waiting.append(_Waiting(topic, index, partition, done.last_offset, partition.leader_epoch))
     base_offset, _, append_time = done
     log_start = partition.log.log_start_offset
     return _new_tuple(Produced, (index, 0, base_offset, append_time, log_start, None))
@@ -127,13 +127,21 @@ class _Waiting(NamedTuple):
     number: int
     partition: Partition
     offset: int
+    leader_epoch: int
 
     def error(self) -> int:
         """What to answer if it were now."""
         if self.partition.deleted:
             by_id = isinstance(self.topic, bytes)
             return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return 0 if self.partition.high_watermark > self.offset else ErrorCode.REQUEST_TIMED_OUT
+        partition = self.partition
+        if not partition.leads or partition.leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.high_watermark <= self.offset:
+            return ErrorCode.REQUEST_TIMED_OUT
+        if partition.in_sync < partition.log.config.min_insync_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return 0
 
 
 class _WaitForAcks(Pending):

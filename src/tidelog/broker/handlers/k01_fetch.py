@@ -35,6 +35,7 @@ from tidelog.wire.messages.fetch import FetchRequest
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+_FIRST_FROM_FOLLOWERS = 11
 _FIRST_TOPIC_ID = 13
 _READ_COMMITTED = 1
 _DIVERGING = struct.Struct(">BBBiqB")  # one tag: number 0, 13 bytes: epoch, end offset, no tags
@@ -68,7 +69,9 @@ class _Fetch(Pending):
         "_broker",
         "_bytes",
         "_correlation_id",
+        "_ends",
         "_failed",
+        "_follower",
         "_head",
         "_incremental",
         "_limit",
@@ -104,6 +107,9 @@ class _Fetch(Pending):
         self._results: list[Fetched] = []
         self._bytes = 0
         self._failed = False
+        # A follower of ours: it reads up to the end of the log, and tells how far it is.
+        self._follower = head.replica_id if head.replica_id >= 0 and broker.member else None
+        self._ends = [-1] * len(rows) if self._follower is not None else []
         self._timer: asyncio.TimerHandle | None = None
         self._limit = min(head.max_bytes, broker.settings["fetch.max.bytes"])
 
@@ -132,9 +138,12 @@ class _Fetch(Pending):
 
     def _has_changed(self, i: int, result: Fetched) -> bool:
         partition = self._partitions[i]
+        if self._ends and partition is not None and partition.log.end_offset != self._ends[i]:
+            return True
         return (
             partition is None
             or partition.deleted
+            or (not partition.leads and partition.leader_epoch != self._rows[i].leader_epoch)
             or partition.log.high_watermark != result.high_watermark
             or partition.log.log_start_offset != result.log_start_offset
         )
@@ -156,16 +165,26 @@ class _Fetch(Pending):
         committed = self._head.isolation_level == _READ_COMMITTED
         aborted: list[tuple[int, int]] | None = [] if committed else None
         try:
-            partition.check_epoch(epoch)
+            if self._follower is None and self._version >= _FIRST_FROM_FOLLOWERS:
+                partition.check_epoch(epoch)  # any replica serves consumers (KIP-392)
+            else:
+                partition.check_leader(epoch)
             if last_epoch >= 0 and (tags := self._diverging(partition, offset, last_epoch)):
                 high = log.high_watermark
                 stable, start = log.last_stable_offset, log.log_start_offset
                 return Fetched(index, 0, high, stable, start, None, aborted, tags=tags)
             # The first record of an answer goes out whatever its size (KIP-74).
             records = None
+            if self._follower is not None:
+                self._ends[i] = log.end_offset
+                if offset <= log.end_offset:
+                    now_ms = self._broker.clock.now_ms()
+                    partition.follower_fetched(self._follower, offset, now_ms)
             if left > 0 or self._bytes == 0:
                 most, whole = min(max_bytes, left), self._bytes == 0
-                if committed:
+                if self._follower is not None:
+                    records = partition.read_as_follower(offset, most, at_least_one=whole)
+                elif committed:
                     records, aborted = partition.read_committed(offset, most, at_least_one=whole)
                 else:
                     records = partition.read(offset, most, at_least_one=whole)
@@ -204,7 +223,7 @@ class _Fetch(Pending):
         self._timer = self._loop.call_later(self._head.max_wait_ms / 1000, self._finish)
         self._watches = {partition for partition in self._partitions if partition is not None}
         for partition in self._watches:
-            partition.watch(self._wake)
+            partition.watch(self._wake, follower=self._follower is not None)
 
     def _wake(self) -> None:
         # Not now: the producer that woke us is answered first, and its neighbours count too.

@@ -67,7 +67,7 @@ def _look_up(
     index = row.partition_index
     try:
         partition = broker.replicas.find(topic, index, broker.metadata)
-        partition.check_epoch(row.current_leader_epoch)
+        partition.check_leader(row.current_leader_epoch)
         timestamp, offset = _find(partition, row.timestamp, committed)
     except ProtocolError:
         code = ErrorCode.CORRUPT_MESSAGE  # a batch whose records cannot be read

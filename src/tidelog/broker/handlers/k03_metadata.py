@@ -46,7 +46,7 @@ def metadata(
     known = broker.metadata.topics
     wanted = _distinct(request.topics)
     if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
-        return _answer(broker, client, [_describe(topic) for topic in known.values()])
+        return _answer(broker, client, [_describe(topic, broker) for topic in known.values()])
     if request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
         missing = {row.name for row in wanted if row.name is not None and row.name not in known}
         if missing:
@@ -112,10 +112,10 @@ def _look_up(broker: Broker, client: Client, row: MetadataRequestTopic) -> Metad
         found = broker.metadata.topic_by_id(row.topic_id)
         if found is None:
             return _missing(None, row.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(found)
+        return _describe(found, broker)
     found = broker.metadata.topics.get(row.name)
     if found is not None:
-        return _describe(found)
+        return _describe(found, broker)
     try:
         check_name(row.name)
     except ApiError as error:
@@ -127,7 +127,8 @@ def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResp
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
 
 
-def _describe(topic: TopicInfo) -> MetadataResponseTopic:
+def _describe(topic: TopicInfo, broker: Broker) -> MetadataResponseTopic:
+    live = broker.metadata.brokers
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,
@@ -135,13 +136,13 @@ def _describe(topic: TopicInfo) -> MetadataResponseTopic:
         is_internal=topic.internal,
         partitions=[
             MetadataResponsePartition(
-                error_code=0,
+                error_code=0 if info.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
                 leader_id=info.leader,
                 leader_epoch=info.leader_epoch,
                 replica_nodes=list(info.replicas),
                 isr_nodes=list(info.isr),
-                offline_replicas=[],
+                offline_replicas=[b for b in info.replicas if b not in live],
             )
             for index, info in enumerate(topic.partitions)
         ],

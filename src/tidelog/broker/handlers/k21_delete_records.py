@@ -46,6 +46,7 @@ def _delete(broker: Broker, topic: str, index: int, offset: int) -> DeleteRecord
         partition = broker.replicas.find(topic, index, broker.metadata)
         if partition.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition.check_leader(-1)
         if "delete" not in partition.log.config.cleanup_policy:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         partition.delete_records(offset)

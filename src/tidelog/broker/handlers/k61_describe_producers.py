@@ -40,8 +40,12 @@ def describe_producers(
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     partition = broker.replicas.partitions.get((topic, index))
-    if partition is None:
+    if partition is None or not partition.leads:
+        known_topic = broker.metadata.topics.get(topic)
+        known_index = known_topic is not None and index < len(known_topic.partitions)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if known_index:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionResponse(
             partition_index=index,
             error_code=code,

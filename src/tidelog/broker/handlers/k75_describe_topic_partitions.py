@@ -45,7 +45,7 @@ def describe_topic_partitions(
             topics.append(_missing(name))
             continue
         start = skip if name == first else 0
-        page = _describe(topic, start, start + left)
+        page = _describe(broker, topic, start, start + left)
         left -= len(page.partitions)
         topics.append(page)
         if start + len(page.partitions) < len(topic.partitions):
@@ -63,7 +63,10 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(topic: TopicInfo, start: int, end: int) -> DescribeTopicPartitionsResponseTopic:
+def _describe(
+    broker: Broker, topic: TopicInfo, start: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
+    live = broker.metadata.brokers
     return DescribeTopicPartitionsResponseTopic(
         error_code=0,
         name=topic.name,
@@ -71,7 +74,7 @@ def _describe(topic: TopicInfo, start: int, end: int) -> DescribeTopicPartitions
         is_internal=topic.internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=0,
+                error_code=0 if info.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
                 leader_id=info.leader,
                 leader_epoch=info.leader_epoch,
@@ -80,7 +83,7 @@ def _describe(topic: TopicInfo, start: int, end: int) -> DescribeTopicPartitions
                 # Nullable in the schema, but the Java admin client fails on null.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=[b for b in info.replicas if b not in live],
             )
             for index, info in enumerate(topic.partitions[start:end], start)
         ],

@@ -1,0 +1,246 @@
+"""Topics and settings in a cluster: done by the controller, asked for on any broker.
+
+The controller may be on this broker or on another, which is then asked with the same requests
+that clients use.  An answer comes when this broker knows the change, so that a client that
+asks next what there is finds what it has made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.broker.membership import Membership
+from tidelog.broker.peers import Peer
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.coordination import paths
+from tidelog.coordination.cluster_controller import ClusterController
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tidelog.wire.schema import Message
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+R = TypeVar("R", bound=Message)
+
+_TIMEOUT_MS = 30_000
+_RETRY_SECONDS = 0.1
+_VERSIONS = {CreateTopicsRequest: 7, DeleteTopicsRequest: 6, CreatePartitionsRequest: 3}
+
+
+class ClusterAdmin:
+    """See the module."""
+
+    def __init__(self, broker: Broker, member: Membership) -> None:
+        self._broker = broker
+        self._member = member
+        self._peer: tuple[BrokerInfo, Peer] | None = None
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self._broker.metadata
+
+    @property
+    def active(self) -> ClusterController:
+        """The controller, which must be here: for requests that came from a broker."""
+        found = self._member.controller
+        if found is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return found
+
+    # -- topics -----------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignment: Sequence[Sequence[int]] = (),
+        config: Mapping[str, str] | None = None,
+        *,
+        topic_id: bytes | None = None,
+        validate_only: bool = False,
+    ) -> TopicInfo:
+        controller = self._member.controller
+        if controller is not None:
+            topic = await self._member.govern(
+                controller.create_topic(
+                    name,
+                    partitions,
+                    replication_factor,
+                    assignment,
+                    config,
+                    topic_id=topic_id,
+                    validate_only=validate_only,
+                )
+            )
+            if not validate_only:
+                await self._until(lambda metadata: topic.topic_id in metadata.topic_names)
+            return topic
+        row = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=i, broker_ids=list(brokers))
+                for i, brokers in enumerate(assignment)
+            ],
+            configs=[CreatableTopicConfig(name=k, value=v) for k, v in (config or {}).items()],
+        )
+        request = CreateTopicsRequest(
+            topics=[row], timeout_ms=_TIMEOUT_MS, validate_only=validate_only
+        )
+        answer = await self._forward(request, CreateTopicsResponse)
+        result = answer.topics[0]
+        _raise(result.error_code, result.error_message)
+        if validate_only:
+            row_of = PartitionInfo(-1, -1, (-1,) * max(result.replication_factor, 1), ())
+            rows = (row_of,) * max(result.num_partitions, 1)
+            return TopicInfo(name, result.topic_id, rows, dict(config or {}))
+        await self._until(lambda metadata: result.topic_id in metadata.topic_names)
+        found = self.metadata.topic_by_id(result.topic_id)
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+        return found
+
+    async def delete_topic(self, name: str) -> None:
+        known = self.metadata.topics.get(name)
+        controller = self._member.controller
+        if controller is not None:
+            await self._member.govern(controller.delete_topic(name))
+        else:
+            request = DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name)], timeout_ms=_TIMEOUT_MS
+            )
+            answer = await self._forward(request, DeleteTopicsResponse)
+            _raise(answer.responses[0].error_code, answer.responses[0].error_message)
+        if known is not None:
+            await self._until(lambda metadata: known.topic_id not in metadata.topic_names)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        controller = self._member.controller
+        if controller is not None:
+            await self._member.govern(
+                controller.create_partitions(name, count, assignment, validate_only=validate_only)
+            )
+        else:
+            row = CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=None
+                if assignment is None
+                else [CreatePartitionsAssignment(broker_ids=list(row)) for row in assignment],
+            )
+            request = CreatePartitionsRequest(
+                topics=[row], timeout_ms=_TIMEOUT_MS, validate_only=validate_only
+            )
+            answer = await self._forward(request, CreatePartitionsResponse)
+            _raise(answer.results[0].error_code, answer.results[0].error_message)
+        if not validate_only:
+
+            def grown(metadata: ClusterMetadata) -> bool:
+                topic = metadata.topics.get(name)
+                return topic is None or len(topic.partitions) >= count
+
+            await self._until(grown)
+
+    # -- settings and ids -----------------------------------------------------------
+
+    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
+        registry = self._member.registry
+        await registry.write_config(paths.topic_config(name), config, tell=True)
+        await self._member.orders.config_changed(f"topics/{name}")
+
+    async def set_broker_config(self, entity: str, config: Mapping[str, str]) -> None:
+        registry = self._member.registry
+        await registry.write_config(paths.broker_config(entity), config, tell=True)
+        await self._member.orders.config_changed(f"brokers/{entity}")
+
+    async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
+        await self._member.registry.write_group_config(group_id, config, tell=True)
+        entity = paths.group_config(group_id).removeprefix("/config/")
+        await self._member.orders.config_changed(entity)
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        return await self._member.registry.allocate_producer_ids(broker_id)
+
+    # -- the controller, wherever it is -----------------------------------------------
+
+    async def ask(self, request: Message, answer: type[R], version: int) -> R:
+        """Ask the broker that is controller; BrokerUnreachable if there is none."""
+        info = self.metadata.brokers.get(self.metadata.controller_id)
+        if info is None or info.broker_id == self._broker.broker_id:
+            raise BrokerUnreachable("no controller is known")
+        if self._peer is None or self._peer[0] != info:
+            if self._peer is not None:
+                self._peer[1].close()
+            self._peer = info, self._broker.peer(info)
+        return await self._peer[1].request(request, answer, version)
+
+    async def _forward(self, request: Message, answer: type[R]) -> R:
+        """Have the controller do it; there may be none for a moment."""
+        limit = self._broker.clock.monotonic() + _TIMEOUT_MS / 1000
+        while True:
+            try:
+                result = await self.ask(request, answer, _VERSIONS[type(request)])
+                if _code(result) != ErrorCode.NOT_CONTROLLER:
+                    return result
+            except BrokerUnreachable as error:
+                if self._broker.clock.monotonic() > limit:
+                    raise ApiError(ErrorCode.NOT_CONTROLLER, error.message) from error
+            if self._broker.clock.monotonic() > limit:
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _until(self, known: Callable[[ClusterMetadata], bool]) -> None:
+        """Wait until this broker has heard of it."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_MS / 1000):
+                while not known(self.metadata):
+                    await self._broker.next_metadata()
+        except TimeoutError:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
+
+    def close(self) -> None:
+        if self._peer is not None:
+            self._peer[1].close()
+
+
+def _code(answer: Message) -> int:
+    for field in ("topics", "responses", "results"):
+        rows = getattr(answer, field, None)
+        if rows:
+            return int(rows[0].error_code)
+    return 0
+
+
+def _raise(code: int, message: str | None) -> None:
+    if code:
+        raise ApiError(ErrorCode(code), message)

@@ -1,0 +1,25 @@
+"""LeaderAndIsr: the controller says which partitions this broker leads and follows.
+
+Versions: 5 topic ids and a type (2: this is all there is); 6 recovery state; 7 KRaft.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(LeaderAndIsrRequest, versions=(5, 7))
+async def leader_and_isr(
+    broker: Broker, request: LeaderAndIsrRequest, client: Client
+) -> LeaderAndIsrResponse:
+    """Lead and follow partitions, as the controller says."""
+    if broker.member is None:  # alone, we are the controller ourselves
+        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, topics=[])
+    return await broker.member.orders.leader_and_isr(request)

@@ -1,0 +1,26 @@
+"""StopReplica: the controller says which partitions this broker has no longer.
+
+Versions: 3 the epoch of the leader, and for each partition whether its files go; 4 KRaft.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(StopReplicaRequest, versions=(3, 4))
+async def stop_replica(
+    broker: Broker, request: StopReplicaRequest, client: Client
+) -> StopReplicaResponse:
+    """Let go of partitions, as the controller says."""
+    if broker.member is None:
+        code = ErrorCode.STALE_CONTROLLER_EPOCH
+        return StopReplicaResponse(error_code=code, partition_errors=[])
+    return await broker.member.orders.stop_replica(request)

@@ -1,0 +1,25 @@
+"""UpdateMetadata: the controller says what exists and who leads, for clients to be told.
+
+Versions: 7 topic ids; 8 a type (2: this is all there is).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(UpdateMetadataRequest, versions=(7, 8))
+async def update_metadata(
+    broker: Broker, request: UpdateMetadataRequest, client: Client
+) -> UpdateMetadataResponse:
+    """Learn of brokers, topics and leaders from the controller."""
+    if broker.member is None:
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    return await broker.member.orders.update_metadata(request)

@@ -1,0 +1,41 @@
+"""ControlledShutdown: a broker that is about to stop wants its leaders moved to others.
+
+Versions: 2 broker epoch; 3 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(ControlledShutdownRequest, versions=(2, 3))
+async def controlled_shutdown(
+    broker: Broker, request: ControlledShutdownRequest, client: Client
+) -> ControlledShutdownResponse:
+    """Move the leaders of a broker that stops."""
+    member = broker.member
+    try:
+        if member is None or member.controller is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        left = await member.govern(
+            member.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+        )
+    except ApiError as error:
+        return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])
+    return ControlledShutdownResponse(
+        error_code=0,
+        remaining_partitions=[
+            RemainingPartition(topic_name=name, partition_index=index) for name, index in left
+        ],
+    )

@@ -1,0 +1,69 @@
+"""ElectLeaders: give the lead back to preferred leaders, or have any replica lead (unclean).
+
+Versions: 1 election type (0 preferred, 1 unclean), top-level error; 2 flexible.
+A broker that is not the controller answers NOT_CONTROLLER: clients ask the right one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+@api(ElectLeadersRequest, versions=(0, 2))
+async def elect_leaders(
+    broker: Broker, request: ElectLeadersRequest, client: Client
+) -> ElectLeadersResponse:
+    """Elect leaders of partitions."""
+    keys = None
+    if request.topic_partitions is not None:
+        keys = [(row.topic, i) for row in request.topic_partitions for i in row.partitions]
+    try:
+        if request.election_type not in (_PREFERRED, _UNCLEAN):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        results = await _elect(broker, keys, request.election_type == _UNCLEAN)
+    except ApiError as error:
+        return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+    topics: dict[str, ReplicaElectionResult] = {}
+    for (name, index), problem in results.items():
+        if keys is None and problem is not None:
+            continue  # asked for all: those that need nothing are not worth a line
+        topic = topics.setdefault(name, ReplicaElectionResult(topic=name, partition_result=[]))
+        topic.partition_result.append(
+            PartitionResult(
+                partition_id=index,
+                error_code=problem.code if problem else 0,
+                error_message=problem.message if problem else None,
+            )
+        )
+    return ElectLeadersResponse(error_code=0, replica_election_results=list(topics.values()))
+
+
+async def _elect(
+    broker: Broker, keys: list[tuple[str, int]] | None, unclean: bool
+) -> dict[tuple[str, int], ApiError | None]:
+    member = broker.member
+    if member is not None:
+        if member.controller is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return await member.govern(member.controller.elect_leaders(keys, unclean=unclean))
+    results: dict[tuple[str, int], ApiError | None] = {}
+    for name, index in keys or ():
+        topic = broker.metadata.topics.get(name)
+        known = topic is not None and 0 <= index < len(topic.partitions)
+        code = ErrorCode.ELECTION_NOT_NEEDED if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        results[name, index] = ApiError(code)
+    return results

@@ -1,0 +1,82 @@
+"""AlterPartitionReassignments: move replicas to other brokers, or stop a move.
+
+A move ends by itself when all new replicas are in sync.  Versions: 1 whether the number of
+replicas may change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.coordination.elections import target
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(AlterPartitionReassignmentsRequest, versions=(0, 1))
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, client: Client
+) -> AlterPartitionReassignmentsResponse:
+    """Move replicas."""
+    wanted = {
+        (topic.name, row.partition_index): None if row.replicas is None else tuple(row.replicas)
+        for topic in request.topics
+        for row in topic.partitions
+    }
+    member = broker.member
+    results: dict[tuple[str, int], ApiError | None] = {}
+    try:
+        if member is None:
+            alone = ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is one broker: nothing can be moved"
+            )
+            results = dict.fromkeys(wanted, alone)
+        elif member.controller is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        else:
+            if not request.allow_replication_factor_change:
+                results = _other_count(broker, wanted)
+            moves = {key: to for key, to in wanted.items() if key not in results}
+            results.update(await member.govern(member.controller.reassign(moves)))
+    except ApiError as error:
+        return AlterPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message, responses=[]
+        )
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for (name, index), problem in results.items():
+        topic = topics.setdefault(name, ReassignableTopicResponse(name=name, partitions=[]))
+        topic.partitions.append(
+            ReassignablePartitionResponse(
+                partition_index=index,
+                error_code=problem.code if problem else 0,
+                error_message=problem.message if problem else None,
+            )
+        )
+    return AlterPartitionReassignmentsResponse(
+        error_code=0, error_message=None, responses=list(topics.values())
+    )
+
+
+def _other_count(
+    broker: Broker, wanted: dict[tuple[str, int], tuple[int, ...] | None]
+) -> dict[tuple[str, int], ApiError | None]:
+    """Those that would change the number of replicas."""
+    problems: dict[tuple[str, int], ApiError | None] = {}
+    for (name, index), replicas in wanted.items():
+        topic = broker.metadata.topics.get(name)
+        if topic is None or replicas is None or not 0 <= index < len(topic.partitions):
+            continue
+        have = len(target(topic.partitions[index]))
+        if len(replicas) != have:
+            message = f"{len(replicas)} replicas instead of {have}"
+            problems[name, index] = ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    return problems

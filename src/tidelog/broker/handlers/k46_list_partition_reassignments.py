@@ -1,0 +1,49 @@
+"""ListPartitionReassignments: which replicas are on the move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(ListPartitionReassignmentsRequest, versions=(0, 0))
+def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, client: Client
+) -> ListPartitionReassignmentsResponse:
+    """List moves of replicas that are under way."""
+    member = broker.member
+    if member is not None and member.controller is None:
+        code = ErrorCode.NOT_CONTROLLER
+        return ListPartitionReassignmentsResponse(error_code=code, error_message=None, topics=[])
+    cluster = broker.metadata
+    if member is not None and member.controller is not None:
+        cluster = member.controller.metadata
+    wanted = None
+    if request.topics is not None:
+        wanted = {(row.name, i) for row in request.topics for i in row.partition_indexes}
+    topics = []
+    for topic in cluster.topics.values():
+        rows = [
+            OngoingPartitionReassignment(
+                partition_index=i,
+                replicas=list(row.replicas),
+                adding_replicas=list(row.adding),
+                removing_replicas=list(row.removing),
+            )
+            for i, row in enumerate(topic.partitions)
+            if (row.adding or row.removing) and (wanted is None or (topic.name, i) in wanted)
+        ]
+        if rows:
+            topics.append(OngoingTopicReassignment(name=topic.name, partitions=rows))
+    return ListPartitionReassignmentsResponse(error_code=0, error_message=None, topics=topics)

@@ -1,0 +1,297 @@
+"""This broker as a member of a cluster: registered in ZooKeeper, and maybe its controller.
+
+Three loops run as long as the broker does, each of the same form: read with a watch, act on
+what is there, wait for the watch.
+
+``_contend``         is there a controller?  If not, become it.  After an expired session the
+                     broker first registers again.
+``_watch_brokers``   (in office) who is there; the controller decides what follows from it
+``_watch_configs``   settings that somebody has changed
+
+When a write of the controller fails because another is in office, or because nobody knows
+whether it has happened, we step down: the next controller, which may be us, reads everything
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.broker.orders import Orders
+from tidelog.broker.propagation import Propagation
+from tidelog.coordination import paths
+from tidelog.coordination.cluster_controller import ClusterController
+from tidelog.coordination.keeper import (
+    BadVersion,
+    Delete,
+    Keeper,
+    KeeperError,
+    NodeExists,
+    NoNode,
+    SessionEvent,
+    Stat,
+)
+from tidelog.coordination.metadata import BrokerInfo
+from tidelog.coordination.registry import CHANGE_LIVES_MS, Registry
+from tidelog.errors import ApiError, ErrorCode, SettingError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_RETRY_SECONDS = 0.2
+_PROBE_SECONDS = 1.0
+
+
+class Membership:
+    """See the module."""
+
+    def __init__(self, broker: Broker, keeper: Keeper) -> None:
+        self._broker = broker
+        self._keeper = keeper
+        self._settings = broker.settings
+        self.registry = Registry(keeper, broker.clock)
+        self.orders = Orders(broker, self.registry)
+        self.controller: ClusterController | None = None  # while we are in office
+        self._propagation: Propagation | None = None
+        self._office_tasks: list[asyncio.Task[None]] = []
+        self._look_again = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self._registered = False
+        self._last_change = ""
+
+    # -- joining ----------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """What is needed before the logs are opened: paths and settings."""
+        await self.registry.make_paths()
+        self._last_change = max(await self._keeper.children(paths.CONFIG_CHANGES), default="")
+        self.orders.topic_configs = await self.registry.topic_configs()
+
+    async def join(self) -> None:
+        """Register, and wait until a controller has told us what there is."""
+        self._keeper.on_session(self._session_changed)
+        await self._register()
+        self._broker.spawn(self._contend())
+        self._broker.spawn(self._watch_configs())
+        await self.orders.informed.wait()
+
+    async def _register(self) -> None:
+        info = self._broker.own_info()
+        while True:
+            gone = asyncio.Event()
+            found = await self.registry.registration(info.broker_id, gone.set)
+            if found is None:
+                try:
+                    epoch = await self.registry.register(info)
+                except SettingError:
+                    continue  # somebody was faster: look who it is
+                self.orders.broker_epoch = epoch
+                self._registered = True
+                return
+            other, stat = found
+            if stat.own:
+                self.orders.broker_epoch = stat.czxid
+                self._registered = True
+                return
+            await self._make_way(info, other, stat, gone)
+
+    async def _make_way(
+        self, info: BrokerInfo, other: BrokerInfo, stat: Stat, gone: asyncio.Event
+    ) -> None:
+        """There is a broker with our id.  Ours, from before a crash, or a stranger?"""
+        if (other.host, other.port) == (info.host, info.port):
+            # The port is ours now, so whoever had it is dead; its session is not over yet.
+            with contextlib.suppress(NoNode, BadVersion):
+                await self.registry.forget(info.broker_id, stat)
+            return
+        refusal = (
+            f"broker.id={info.broker_id}: a broker with this id is running already, on "
+            f"{other.host}:{other.port}; give this one another broker.id"
+        )
+        if await _answers(other):
+            raise SettingError(refusal)
+        timeout = self._settings["zookeeper.session.timeout.ms"] / 1000
+        log.info("waiting for the session of an earlier broker %d to end", info.broker_id)
+        try:
+            await asyncio.wait_for(gone.wait(), timeout * 1.5)
+        except TimeoutError:
+            raise SettingError(refusal) from None
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED:
+            self._connected.set()
+            if not self._registered:
+                log.info("a new session with ZooKeeper")
+        else:
+            self._connected.clear()
+            if event is SessionEvent.EXPIRED:
+                log.warning("the session with ZooKeeper has expired: joining the cluster again")
+                self._registered = False
+                self._resign()
+            else:
+                log.warning("no connection to ZooKeeper")
+        self._look_again.set()
+
+    # -- the office -------------------------------------------------------------
+
+    async def _contend(self) -> None:
+        while True:
+            self._look_again.clear()
+            try:
+                await self._connected.wait()
+                if not self._registered:
+                    await self._register()
+                holder = await self._controller_now()
+                if holder is None:
+                    await self._take_office()
+                    continue
+                if holder.own and self.controller is None:
+                    # We took it without learning of it: nobody governs.  Begin anew.
+                    await self._keeper.multi([Delete(paths.CONTROLLER)])
+                    continue
+                if not holder.own:
+                    self._resign()
+            except (NodeExists, BadVersion, NoNode):
+                continue
+            except SettingError as error:
+                log.error("%s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            except KeeperError as error:
+                log.warning("ZooKeeper: %s (%s)", error, type(error).__name__)
+                self._resign()
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            await self._look_again.wait()
+
+    async def _controller_now(self) -> Stat | None:
+        try:
+            _, stat = await self._keeper.get(paths.CONTROLLER, self._look_again.set)
+        except NoNode:
+            return None
+        return stat
+
+    async def _take_office(self) -> None:
+        broker = self._broker
+        propagation = Propagation(broker, self.orders.apply)
+        controller = ClusterController(
+            self._keeper, self._settings, broker.clock, propagation.publish
+        )
+        await controller.take_office(broker.broker_id)
+        log.info("controller, epoch %d", controller.epoch)
+        propagation.epoch = controller.epoch
+        try:
+            await controller.load(broker.metadata.cluster_id, broker.broker_id)
+        except BaseException:
+            propagation.close()
+            raise
+        propagation.publish(controller.metadata)
+        self.controller, self._propagation = controller, propagation
+        self._office_tasks = [
+            broker.spawn(self._watch_brokers(controller)),
+            broker.spawn(self._keep_balance(controller)),
+            broker.spawn(self._sweep_changes()),
+        ]
+
+    def _resign(self) -> None:
+        if self.controller is None:
+            return
+        log.info("no longer controller (epoch %d)", self.controller.epoch)
+        self.controller = None
+        for task in self._office_tasks:
+            task.cancel()
+        self._office_tasks = []
+        if self._propagation is not None:
+            self._propagation.close()
+            self._propagation = None
+
+    def step_down(self) -> None:
+        """What we know may be wrong: whoever is elected next reads everything again."""
+        self._resign()
+        self._look_again.set()
+
+    async def govern(self, work: Awaitable[T]) -> T:
+        """Await a decision of the controller on this broker."""
+        try:
+            return await work
+        except KeeperError as error:
+            log.warning("the controller cannot write (%s %s)", type(error).__name__, error)
+            self.step_down()
+            raise ApiError(ErrorCode.NOT_CONTROLLER) from error
+
+    async def _watch_brokers(self, controller: ClusterController) -> None:
+        while controller is self.controller:
+            changed = asyncio.Event()
+            try:
+                brokers = await self.registry.brokers(changed.set)
+                await controller.brokers_changed(brokers)
+            except KeeperError as error:
+                log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
+                self.step_down()
+                return
+            await changed.wait()
+
+    async def _keep_balance(self, controller: ClusterController) -> None:
+        interval = self._settings["leader.imbalance.check.interval.seconds"]
+        percentage = self._settings["leader.imbalance.per.broker.percentage"]
+        while controller is self.controller and self._settings["auto.leader.rebalance.enable"]:
+            await asyncio.sleep(interval)
+            with contextlib.suppress(ApiError):
+                await self.govern(controller.balance_leaders(percentage))
+
+    async def _sweep_changes(self) -> None:
+        """Notes of changed settings that everybody has read."""
+        while True:
+            await asyncio.sleep(CHANGE_LIVES_MS / 1000)
+            with contextlib.suppress(KeeperError):
+                names = await self._keeper.children(paths.CONFIG_CHANGES)
+                await asyncio.sleep(CHANGE_LIVES_MS / 1000)
+                for name in names:
+                    with contextlib.suppress(NoNode):
+                        await self._keeper.multi([Delete(f"{paths.CONFIG_CHANGES}/{name}")])
+
+    # -- settings ---------------------------------------------------------------
+
+    async def _watch_configs(self) -> None:
+        while True:
+            changed = asyncio.Event()
+            try:
+                changes = await self.registry.config_changes(self._last_change, changed.set)
+                for name, entity in sorted(changes.items()):
+                    await self.orders.config_changed(entity)
+                    if self.controller is not None and entity.startswith("topics/"):
+                        topic = entity.removeprefix("topics/")
+                        config = self.orders.topic_configs.get(topic, {})
+                        self.controller.topic_config_changed(topic, config)
+                    self._last_change = name
+            except KeeperError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            await changed.wait()
+
+    # -- leaving ----------------------------------------------------------------
+
+    def close(self) -> None:
+        self._resign()
+
+
+async def _answers(info: BrokerInfo) -> bool:
+    """Does somebody listen there?"""
+
+    def probe() -> bool:
+        try:
+            with socket.create_connection((info.host, info.port), _PROBE_SECONDS):
+                return True
+        except OSError:
+            return False
+
+    return await asyncio.get_running_loop().run_in_executor(None, probe)

@@ -1,0 +1,376 @@
+"""How the controller's decisions reach the brokers: LeaderAndIsr, StopReplica, UpdateMetadata.
+
+There is a channel to each live broker.  A channel does not hold requests but what has
+changed: which partitions, which topics are gone.  Its task makes requests from the
+controller's newest metadata and sends them until the broker has taken them.  So a slow or
+unreachable broker costs nothing but its own delay, a hundred changes become one request, and
+what arrives is never older than what arrived before.
+
+The order is StopReplica, LeaderAndIsr, UpdateMetadata: a topic that is deleted and made again
+is dropped first, and nobody sends clients to a leader before it knows that it leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.broker.peers import Peer
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.coordination.elections import NOBODY
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.leader_and_isr import (
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicState,
+)
+from tidelog.wire.messages.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+)
+from tidelog.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+    UpdateMetadataTopicState,
+)
+from tidelog.wire.schema import Message
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+LEADER_AND_ISR_VERSION = 7
+STOP_REPLICA_VERSION = 4
+UPDATE_METADATA_VERSION = 8
+FULL = 2  # UpdateMetadata and LeaderAndIsr: this is all there is
+INCREMENTAL = 1
+DELETED = -2  # as leader: the topic is gone
+_AT_ONCE = 5000  # partitions in one request: a broker takes a mebibyte
+_RETRY_SECONDS = 0.25
+_PLAINTEXT = 0
+
+A = TypeVar("A", bound=Message)
+Key = tuple[str, int]
+LocalCall = Callable[[Message], Awaitable[Message]]
+
+
+class Propagation:
+    """See the module."""
+
+    def __init__(self, broker: Broker, local: LocalCall) -> None:
+        self._broker = broker
+        self.epoch = 0  # of the controller that we speak for
+        self._local = local
+        self.metadata = ClusterMetadata()
+        self._channels: dict[int, _Channel] = {}
+
+    def publish(self, metadata: ClusterMetadata) -> None:
+        """The controller has decided: note what each broker has to hear."""
+        before, self.metadata = self.metadata, metadata
+        for broker_id, channel in list(self._channels.items()):
+            info = metadata.brokers.get(broker_id)
+            if info is None or info.epoch != channel.info.epoch:
+                self._channels.pop(broker_id).close()
+        changed, moved_away, deleted = _difference(before, metadata)
+        brokers_changed = before.brokers != metadata.brokers
+        for channel in self._channels.values():
+            channel.note(changed, moved_away, deleted, brokers_changed)
+        for broker_id, info in metadata.brokers.items():
+            if broker_id not in self._channels:
+                self._channels[broker_id] = self._open(info)
+
+    def _open(self, info: BrokerInfo) -> _Channel:
+        own = info.broker_id == self._broker.broker_id
+        channel = _Channel(self, info, self._broker.peer(info), self._local if own else None)
+        channel.note_all(self.metadata)
+        channel.task = self._broker.spawn(channel.run())
+        return channel
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+
+def _difference(
+    before: ClusterMetadata, after: ClusterMetadata
+) -> tuple[set[Key], dict[Key, set[int]], dict[str, TopicInfo]]:
+    """Partitions that are new or changed; those that some brokers no longer have, with these
+    brokers; topics that are gone."""
+    changed: set[Key] = set()
+    moved_away: dict[Key, set[int]] = {}
+    deleted: dict[str, TopicInfo] = {}
+    for name, topic in after.topics.items():
+        old = before.topics.get(name)
+        if old is topic:
+            continue
+        if old is not None and old.topic_id != topic.topic_id:
+            deleted[name] = old
+            old = None
+        rows = old.partitions if old is not None else ()
+        for i, row in enumerate(topic.partitions):
+            if i >= len(rows) or rows[i] != row:
+                changed.add((name, i))
+            if i < len(rows) and (lost := set(rows[i].replicas) - set(row.replicas)):
+                moved_away[name, i] = lost
+    for name, topic in before.topics.items():
+        if name not in after.topics:
+            deleted[name] = topic
+    return changed, moved_away, deleted
+
+
+class _Channel:
+    """What one broker has still to hear."""
+
+    def __init__(
+        self, owner: Propagation, info: BrokerInfo, peer: Peer, local: LocalCall | None
+    ) -> None:
+        self.info = info
+        self.task: asyncio.Task[None] | None = None
+        self._owner = owner
+        self._peer = peer
+        self._local = local
+        self._full = True
+        self._changed: set[Key] = set()
+        self._stop: dict[Key, bool] = {}  # with its files, or only for now
+        self._deleted: dict[str, TopicInfo] = {}
+        self._news = asyncio.Event()
+        self._complained = False
+
+    def note(
+        self,
+        changed: set[Key],
+        moved_away: dict[Key, set[int]],
+        deleted: dict[str, TopicInfo],
+        brokers_changed: bool,
+    ) -> None:
+        for name, topic in deleted.items():
+            self._changed = {key for key in self._changed if key[0] != name}
+            self._deleted[name] = topic
+            for i, row in enumerate(topic.partitions):
+                if self.info.broker_id in row.replicas:
+                    self._stop[name, i] = True
+        for key, brokers in moved_away.items():
+            if self.info.broker_id in brokers:
+                self._stop[key] = True
+        self._changed |= changed
+        if changed or deleted or moved_away or brokers_changed:
+            self._news.set()
+
+    def note_all(self, metadata: ClusterMetadata) -> None:
+        """A new channel: the broker hears everything."""
+        self._changed = {
+            (name, i)
+            for name, topic in metadata.topics.items()
+            for i in range(len(topic.partitions))
+        }
+        self._full = True
+        self._news.set()
+
+    def close(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        self._peer.close()
+
+    # -- sending ----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send what there is to tell, again and again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            stop, self._stop = self._stop, {}
+            deleted, self._deleted = self._deleted, {}
+            changed, self._changed = self._changed, set()
+            full, self._full = self._full, False
+            try:
+                if stop:
+                    await self._send_stop(stop)
+                await self._send_leaders(changed, full)
+                await self._send_metadata(changed, deleted, full)
+                self._complained = False
+            except _Refused as error:
+                log.warning("%s", error)
+                return  # it knows a later controller, or is a later broker
+            except BrokerUnreachable as error:
+                self._stop = {**stop, **self._stop}
+                self._deleted = {**deleted, **self._deleted}
+                self._changed |= changed
+                self._full |= full
+                self._news.set()
+                if not self._complained:
+                    self._complained = True
+                    log.warning("broker %d cannot be told: %s", self.info.broker_id, error.message)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _send_stop(self, stop: dict[Key, bool]) -> None:
+        states: dict[str, list[StopReplicaPartitionState]] = {}
+        for (name, i), delete in stop.items():
+            row = StopReplicaPartitionState(
+                partition_index=i, leader_epoch=DELETED, delete_partition=delete
+            )
+            states.setdefault(name, []).append(row)
+        request = StopReplicaRequest(
+            controller_id=self._owner.metadata.controller_id,
+            controller_epoch=self._owner.epoch,
+            broker_epoch=self.info.epoch,
+            topic_states=[
+                StopReplicaTopicState(topic_name=name, partition_states=rows)
+                for name, rows in states.items()
+            ],
+        )
+        answer = await self._call(request, StopReplicaResponse, STOP_REPLICA_VERSION)
+        _check(answer.error_code, "StopReplica", self.info)
+
+    async def _send_leaders(self, changed: set[Key], full: bool) -> None:
+        """Everything of this broker's own; a new broker hears even that it has nothing."""
+        metadata = self._owner.metadata
+        mine = [
+            (topic, i, topic.partitions[i])
+            for topic, i in _existing(metadata, changed)
+            if self.info.broker_id in topic.partitions[i].replicas
+            and topic.partitions[i].partition_epoch >= 0
+        ]
+        for start in range(0, max(len(mine), 1 if full else 0), _AT_ONCE):
+            part = mine[start : start + _AT_ONCE]
+            states: dict[str, LeaderAndIsrTopicState] = {}
+            for topic, i, row in part:
+                state = states.get(topic.name)
+                if state is None:
+                    state = states[topic.name] = LeaderAndIsrTopicState(
+                        topic_name=topic.name, topic_id=topic.topic_id, partition_states=[]
+                    )
+                state.partition_states.append(self._leader_state(i, row))
+            leaders = {row.leader for _, _, row in part if row.leader != NOBODY}
+            request = LeaderAndIsrRequest(
+                controller_id=metadata.controller_id,
+                controller_epoch=self._owner.epoch,
+                broker_epoch=self.info.epoch,
+                type=FULL if full and len(mine) <= _AT_ONCE else INCREMENTAL,
+                topic_states=list(states.values()),
+                live_leaders=[
+                    LeaderAndIsrLiveLeader(
+                        broker_id=info.broker_id, host_name=info.host or "", port=info.port
+                    )
+                    for info in metadata.brokers.values()
+                    if info.broker_id in leaders
+                ],
+            )
+            answer = await self._call(request, LeaderAndIsrResponse, LEADER_AND_ISR_VERSION)
+            _check(answer.error_code, "LeaderAndIsr", self.info)
+
+    def _leader_state(self, index: int, row: PartitionInfo) -> LeaderAndIsrPartitionState:
+        return LeaderAndIsrPartitionState(
+            partition_index=index,
+            controller_epoch=self._owner.epoch,
+            leader=row.leader,
+            leader_epoch=row.leader_epoch,
+            isr=list(row.isr),
+            partition_epoch=row.partition_epoch,
+            replicas=list(row.replicas),
+            adding_replicas=list(row.adding),
+            removing_replicas=list(row.removing),
+        )
+
+    async def _send_metadata(
+        self, changed: set[Key], deleted: dict[str, TopicInfo], full: bool
+    ) -> None:
+        metadata = self._owner.metadata
+        rows = list(_existing(metadata, changed))
+        gone = [
+            UpdateMetadataTopicState(
+                topic_name=name,
+                topic_id=topic.topic_id,
+                partition_states=[
+                    self._metadata_state(i, row, DELETED) for i, row in enumerate(topic.partitions)
+                ],
+            )
+            for name, topic in deleted.items()
+        ]
+        for start in range(0, max(len(rows), 1), _AT_ONCE):
+            states: dict[str, UpdateMetadataTopicState] = {}
+            for topic, i in rows[start : start + _AT_ONCE]:
+                state = states.get(topic.name)
+                if state is None:
+                    state = states[topic.name] = UpdateMetadataTopicState(
+                        topic_name=topic.name, topic_id=topic.topic_id, partition_states=[]
+                    )
+                row = topic.partitions[i]
+                state.partition_states.append(self._metadata_state(i, row, row.leader))
+            request = UpdateMetadataRequest(
+                controller_id=metadata.controller_id,
+                controller_epoch=self._owner.epoch,
+                broker_epoch=self.info.epoch,
+                type=FULL if full and len(rows) <= _AT_ONCE else INCREMENTAL,
+                topic_states=gone + list(states.values()),
+                live_brokers=[
+                    UpdateMetadataBroker(
+                        id=info.broker_id,
+                        endpoints=[
+                            UpdateMetadataEndpoint(
+                                port=info.port,
+                                host=info.host or "",
+                                listener="PLAINTEXT",
+                                security_protocol=_PLAINTEXT,
+                            )
+                        ],
+                        rack=info.rack,
+                    )
+                    for info in metadata.brokers.values()
+                ],
+            )
+            gone = []
+            answer = await self._call(request, UpdateMetadataResponse, UPDATE_METADATA_VERSION)
+            _check(answer.error_code, "UpdateMetadata", self.info)
+
+    def _metadata_state(
+        self, index: int, row: PartitionInfo, leader: int
+    ) -> UpdateMetadataPartitionState:
+        live = self._owner.metadata.brokers
+        return UpdateMetadataPartitionState(
+            partition_index=index,
+            controller_epoch=self._owner.epoch,
+            leader=leader,
+            leader_epoch=row.leader_epoch,
+            isr=list(row.isr),
+            zk_version=row.partition_epoch,
+            replicas=list(row.replicas),
+            offline_replicas=[broker for broker in row.replicas if broker not in live],
+        )
+
+    async def _call(self, request: Message, answer: type[A], version: int) -> A:
+        if self._local is not None:
+            local = await self._local(request)
+            assert isinstance(local, answer)
+            return local
+        return await self._peer.request(request, answer, version)
+
+
+class _Refused(Exception):
+    """The broker takes no orders from us."""
+
+
+def _check(code: int, what: str, info: BrokerInfo) -> None:
+    if code:
+        raise _Refused(f"broker {info.broker_id} refuses {what}: {ErrorCode(code).name}")
+
+
+def _existing(metadata: ClusterMetadata, keys: set[Key]) -> list[tuple[TopicInfo, int]]:
+    """The partitions among ``keys`` that there are now, in order."""
+    found = []
+    for name, i in sorted(keys):
+        topic = metadata.topics.get(name)
+        if topic is not None and i < len(topic.partitions):
+            found.append((topic, i))
+    return found

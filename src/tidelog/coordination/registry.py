@@ -1,0 +1,242 @@
+"""The tree in words: what any broker reads from it, and may write to it.
+
+Leaders and in-sync sets are written by the controller alone (``controller.py``); the rest
+(who is there, settings, blocks of producer ids) by any broker, guarded by the versions of
+the znodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.clock import Clock
+from tidelog.coordination import paths
+from tidelog.coordination.keeper import (
+    BadVersion,
+    Create,
+    Delete,
+    Keeper,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    Stat,
+    Watch,
+)
+from tidelog.coordination.metadata import BrokerInfo, PartitionInfo, TopicInfo
+from tidelog.errors import SettingError
+from tidelog.wire.uuids import parse_uuid, random_uuid, uuid_text
+
+PRODUCER_ID_BLOCK = 1000
+CHANGE_LIVES_MS = 15 * 60_000  # a note of changed settings; by then everybody has read it
+
+
+class Registry:
+    """See the module."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        self._keeper = keeper
+        self._clock = clock
+
+    # -- the cluster ------------------------------------------------------------
+
+    async def find_cluster_id(self, on_disk: str | None) -> str:
+        """The cluster's id; the first broker of a cluster writes it down."""
+        while True:
+            try:
+                data, _ = await self._keeper.get(paths.CLUSTER_ID)
+                found: str = paths.from_json(data)["id"]
+                return found
+            except NoNode:
+                pass
+            new = on_disk or uuid_text(random_uuid())
+            value = paths.to_json({"version": "1", "id": new})
+            try:
+                await self._keeper.multi([Create(paths.CLUSTER_ID, value)])
+                return new
+            except NodeExists:  # another broker was the first
+                continue
+
+    async def make_paths(self) -> None:
+        """The znodes that are always there."""
+        for path in paths.PERSISTENT:
+            if await self._keeper.exists(path) is None:
+                try:
+                    await self._keeper.multi([Create(path)])
+                except NodeExists:
+                    continue
+
+    # -- brokers ----------------------------------------------------------------
+
+    async def register(self, broker: BrokerInfo) -> int:
+        """Say that a broker is there; returns the epoch of this registration."""
+        path = paths.broker(broker.broker_id)
+        value = paths.broker_value(broker.host, broker.port, broker.rack, self._clock.now_ms())
+        try:
+            await self._keeper.multi([Create(path, value, ephemeral=True)])
+        except NodeExists:
+            raise SettingError(
+                f"broker.id={broker.broker_id}: a broker with this id is running already"
+            ) from None
+        _, stat = await self._keeper.get(path)
+        return stat.czxid
+
+    async def registration(
+        self, broker_id: int, watch: Watch | None = None
+    ) -> tuple[BrokerInfo, Stat] | None:
+        """What a broker has said of itself."""
+        try:
+            data, stat = await self._keeper.get(paths.broker(broker_id), watch)
+        except NoNode:
+            return None
+        value = paths.from_json(data)
+        host, port = value["host"] or None, value["port"]
+        return BrokerInfo(broker_id, host, port, value.get("rack"), stat.czxid), stat
+
+    async def forget(self, broker_id: int, stat: Stat) -> None:
+        """Remove the registration of a dead broker, before its session is over."""
+        await self._keeper.multi([Delete(paths.broker(broker_id), stat.version)])
+
+    async def brokers(self, watch: Watch | None = None) -> dict[int, BrokerInfo]:
+        """Who is there now."""
+        names = await self._keeper.children(paths.BROKER_IDS, watch)
+        found = await asyncio.gather(*(self.registration(int(name)) for name in names))
+        return {row[0].broker_id: row[0] for row in found if row is not None}
+
+    # -- topics -----------------------------------------------------------------
+
+    async def topics(self) -> dict[str, TopicInfo]:
+        """Every topic."""
+        names = await self._keeper.children(paths.TOPICS)
+        found = await asyncio.gather(*map(self.topic, names))
+        return {topic.name: topic for topic in found if topic is not None}
+
+    async def topic(self, name: str) -> TopicInfo | None:
+        try:
+            data, _ = await self._keeper.get(paths.topic(name))
+        except NoNode:
+            return None
+        value = paths.from_json(data)
+        count = len(value["partitions"])
+        states = await asyncio.gather(*(self._state(name, i, value) for i in range(count)))
+        config = await self.config(paths.topic_config(name))
+        return TopicInfo(name, parse_uuid(value["topic_id"]), tuple(states), config)
+
+    async def _state(self, name: str, index: int, topic: Mapping[str, Any]) -> PartitionInfo:
+        replicas = tuple(topic["partitions"][str(index)])
+        adding = tuple(topic.get("adding_replicas", {}).get(str(index), ()))
+        removing = tuple(topic.get("removing_replicas", {}).get(str(index), ()))
+        try:
+            data, stat = await self._keeper.get(paths.partition_state(name, index))
+        except NoNode:
+            # The controller died between the topic and its partitions.
+            return PartitionInfo(-1, -1, replicas, (), -1, adding, removing)
+        state = paths.from_json(data)
+        isr = tuple(state["isr"])
+        return PartitionInfo(
+            state["leader"], state["leader_epoch"], replicas, isr, stat.version, adding, removing
+        )
+
+    # -- settings ---------------------------------------------------------------
+
+    async def config(self, path: str) -> dict[str, str]:
+        """The settings in a znode; none if there is no such znode."""
+        try:
+            data, _ = await self._keeper.get(path)
+        except NoNode:
+            return {}
+        found: dict[str, str] = paths.from_json(data)["config"] if data else {}
+        return found
+
+    async def broker_configs(self) -> dict[str, dict[str, str]]:
+        """The dynamic settings of brokers: by id, and ``<default>`` for all."""
+        entities = await self._keeper.children(paths.CONFIG_BROKERS)
+        return {entity: await self.config(paths.broker_config(entity)) for entity in entities}
+
+    async def group_configs(self) -> dict[str, dict[str, str]]:
+        """What groups have of their own."""
+        names = await self._keeper.children(paths.CONFIG_GROUPS)
+        groups = [paths.group_of_config(name) for name in names]
+        return {group: await self.config(paths.group_config(group)) for group in groups}
+
+    async def topic_configs(self) -> dict[str, dict[str, str]]:
+        """The settings of every topic that has some."""
+        names = await self._keeper.children(paths.CONFIG_TOPICS)
+        found = await asyncio.gather(*(self.config(paths.topic_config(name)) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def write_config(self, path: str, config: Mapping[str, str], *, tell: bool) -> None:
+        """Replace settings; with ``tell`` the other brokers hear of it."""
+        value = paths.config_value(dict(config))
+        exists = await self._keeper.exists(path)
+        operation = Set(path, value) if exists else Create(path, value)
+        await self._tell_of(path, [operation], tell)
+
+    async def write_group_config(
+        self, group_id: str, config: Mapping[str, str], *, tell: bool
+    ) -> None:
+        """Replace what a group has of its own; without anything it is forgotten."""
+        path = paths.group_config(group_id)
+        if config:
+            await self.write_config(path, config, tell=tell)
+        elif await self._keeper.exists(path):
+            await self._tell_of(path, [Delete(path)], tell)
+
+    async def _tell_of(self, path: str, operations: list[Operation], tell: bool) -> None:
+        if tell:
+            entity = path.removeprefix("/config/")
+            note = paths.to_json({"version": 2, "entity_path": entity})
+            operations.append(Create(paths.CONFIG_CHANGE, note, sequential=True))
+        await self._keeper.multi(operations)
+
+    async def config_changes(self, after: str, watch: Watch | None = None) -> dict[str, str]:
+        """Notes later than ``after``: their name and the entity, as ``topics/name``."""
+        names = await self._keeper.children(paths.CONFIG_CHANGES, watch)
+        changes = {}
+        for name in names:
+            if name > after:
+                try:
+                    data, _ = await self._keeper.get(f"{paths.CONFIG_CHANGES}/{name}")
+                except NoNode:
+                    continue
+                changes[name] = str(paths.from_json(data)["entity_path"])
+        return changes
+
+    # -- producer ids -----------------------------------------------------------
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        """The next block of producer ids, never given out before."""
+        while True:
+            end, version = await self.producer_ids_given_out()
+            ids = range(end + 1, end + 1 + PRODUCER_ID_BLOCK)
+            try:
+                await self.write_producer_ids(broker_id, ids, version)
+                return ids
+            except (BadVersion, NodeExists):  # another broker was faster
+                continue
+
+    async def producer_ids_given_out(self) -> tuple[int, int | None]:
+        """The highest producer id given out, and the version of the znode that says so."""
+        try:
+            data, stat = await self._keeper.get(paths.PRODUCER_IDS)
+        except NoNode:
+            return -1, None
+        if not data:  # as Kafka makes it
+            return -1, stat.version
+        return int(paths.from_json(data)["block_end"]), stat.version
+
+    async def write_producer_ids(self, broker_id: int, ids: range, version: int | None) -> None:
+        value = paths.to_json(
+            {
+                "version": 1,
+                "broker": broker_id,
+                "block_start": str(ids[0]),
+                "block_end": str(ids[-1]),
+            }
+        )
+        operation: Operation = Create(paths.PRODUCER_IDS, value)
+        if version is not None:
+            operation = Set(paths.PRODUCER_IDS, value, version)
+        await self._keeper.multi([operation])

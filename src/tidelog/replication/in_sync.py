@@ -1,0 +1,125 @@
+"""What the leader of a partition knows of its followers.  Pure; the time is injected.
+
+A follower's fetch offset is its log end: it has everything below.  It is caught up when it has
+fetched up to the leader's end, or up to where that end was at its fetch before: a follower of
+a busy leader is always a little behind.
+
+Changes of the in-sync set are proposed to the controller, and count when it has agreed
+(KIP-497).  Meanwhile the careful reading is taken of both: the high watermark waits for who
+is in the old set or in the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Follower:
+    """How far one follower is."""
+
+    end_offset: int = -1  # not known before its first fetch
+    caught_up_ms: int = 0  # when it had all there was
+    fetched_ms: int = 0
+    leader_end: int = 0  # at that fetch
+
+
+class InSync:
+    """The followers of one partition, and the in-sync set."""
+
+    def __init__(
+        self,
+        leader: int,
+        replicas: Iterable[int],
+        isr: Iterable[int],
+        partition_epoch: int,
+        now_ms: int,
+    ) -> None:
+        self.leader = leader
+        self.isr = tuple(isr)
+        self.partition_epoch = partition_epoch
+        self.proposed: tuple[int, ...] | None = None
+        # Nobody is late at first: who is in sync has the lag time to show that it is there.
+        self.followers = {b: Follower(caught_up_ms=now_ms) for b in replicas if b != leader}
+
+    def reassigned(self, replicas: Iterable[int], now_ms: int) -> None:
+        """The same leader goes on with other replicas."""
+        known = self.followers
+        self.followers = {
+            b: known.get(b) or Follower(caught_up_ms=now_ms) for b in replicas if b != self.leader
+        }
+
+    # -- facts ------------------------------------------------------------------
+
+    def fetched(self, follower: int, offset: int, leader_end: int, now_ms: int) -> bool:
+        """A follower asks for ``offset``; False if it is no replica of this partition."""
+        state = self.followers.get(follower)
+        if state is None:
+            return False
+        if offset >= leader_end:
+            state.caught_up_ms = now_ms
+        elif offset >= state.leader_end and state.fetched_ms:
+            state.caught_up_ms = max(state.caught_up_ms, state.fetched_ms)
+        state.end_offset = offset
+        state.fetched_ms = now_ms
+        state.leader_end = leader_end
+        return True
+
+    # -- conclusions ------------------------------------------------------------
+
+    def high_watermark(self, leader_end: int) -> int:
+        """Up to here everybody has it who is in sync, or is about to be."""
+        lowest = leader_end
+        for broker in self.isr if self.proposed is None else {*self.isr, *self.proposed}:
+            state = self.followers.get(broker)
+            if state is not None and state.end_offset < lowest:
+                lowest = state.end_offset
+        return lowest
+
+    def to_add(self, high_watermark: int, epoch_start: int) -> tuple[int, ...] | None:
+        """The in-sync set with those who have caught up, if there are any.
+
+        A follower needs everything that is committed, and also what was in the log when this
+        leader began: the high watermark of a new leader may be an old one.
+        """
+        if self.proposed is not None:
+            return None
+        least = max(high_watermark, epoch_start)
+        new = [
+            broker
+            for broker, state in self.followers.items()
+            if broker not in self.isr and state.end_offset >= least
+        ]
+        return (*self.isr, *new) if new else None
+
+    def to_drop(self, leader_end: int, now_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
+        """The in-sync set without those who have not caught up for too long, if there are any."""
+        if self.proposed is not None:
+            return None
+        late = {
+            broker
+            for broker in self.isr
+            if (state := self.followers.get(broker)) is not None
+            and state.end_offset < leader_end
+            and now_ms - state.caught_up_ms > max_lag_ms
+        }
+        return tuple(b for b in self.isr if b not in late) if late else None
+
+    # -- the controller's answer --------------------------------------------------
+
+    def propose(self, isr: tuple[int, ...]) -> None:
+        self.proposed = isr
+
+    def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
+        """What the controller says; False if it is older than what we know."""
+        if partition_epoch < self.partition_epoch:
+            return False
+        self.isr = tuple(isr)
+        self.partition_epoch = partition_epoch
+        self.proposed = None
+        return True
+
+    def give_up(self) -> None:
+        """The controller has refused; its next order says how things are."""
+        self.proposed = None

@@ -1,0 +1,210 @@
+"""What tests of a cluster ask again and again, with our own client."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from raw_client import RawClient
+from waiting import until
+
+from tidelog.client.connection import Connection
+from tidelog.testing import LocalCluster
+from tidelog.testing.cluster import ClusterBroker
+from tidelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+
+def metadata(broker: ClusterBroker, *topics: str) -> MetadataResponse:
+    with RawClient(broker.port, timeout=60) as client:
+        rows = [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+        return client.call(request, MetadataResponse, 12)
+
+
+def create_topic(
+    broker: ClusterBroker, name: str, partitions: int = 1, replicas: int = 3, **config: Any
+) -> bytes:
+    configs = [
+        CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+        for key, value in config.items()
+    ]
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[],
+        configs=configs,
+    )
+    with RawClient(broker.port, timeout=60) as client:
+        request = CreateTopicsRequest(topics=[topic])
+        answer = client.call(request, CreateTopicsResponse, 7).topics[0]
+    assert answer.error_code == 0, answer.error_message
+    return answer.topic_id
+
+
+def topic_state(broker: ClusterBroker, name: str) -> MetadataResponseTopic:
+    return metadata(broker, name).topics[0]
+
+
+def leaders(broker: ClusterBroker, name: str) -> dict[int, int]:
+    return {row.partition_index: row.leader_id for row in topic_state(broker, name).partitions}
+
+
+def in_sync(broker: ClusterBroker, name: str, count: int) -> bool:
+    rows = topic_state(broker, name).partitions
+    return bool(rows) and all(len(row.isr_nodes) == count for row in rows)
+
+
+def controller(cluster: LocalCluster) -> ClusterBroker:
+    """The broker that is controller, as soon as the others know."""
+
+    def found() -> ClusterBroker | None:
+        named = {metadata(broker).controller_id for broker in cluster.running()}
+        if len(named) == 1:
+            return cluster.brokers.get(named.pop())
+        return None
+
+    result: ClusterBroker = until(found, "all know the same controller", 60)
+    return result
+
+
+def everybody_knows(cluster: LocalCluster, name: str) -> None:
+    for broker in cluster.running():
+        until(lambda b=broker: topic_state(b, name).error_code == 0, f"{name} is known", 60)
+
+
+def api_versions(broker: ClusterBroker) -> dict[int, tuple[int, int]]:
+    with Connection("127.0.0.1", broker.port) as connection:
+        return connection._versions
+
+
+class Load:
+    """A producer in a thread of its own that remembers what it was told.
+
+    Idempotent and with acks=all, so that whatever it was told is written stays written, once
+    and in order.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)  # number, offset
+        self.failed: list[str] = []
+        self.sent = 0
+        self._count = threading.Event()
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "delivery.timeout.ms": 120_000,
+                "queue.buffering.max.messages": 2000,
+                "batch.num.messages": 50,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            partition = self.sent % self.partitions
+            try:
+                self._producer.produce(
+                    self.topic,
+                    value=str(self.sent).encode(),
+                    partition=partition,
+                    on_delivery=self._told,
+                )
+                self.sent += 1
+            except BufferError:
+                self._producer.poll(0.05)
+                continue
+            self._producer.poll(0)
+            self._stop.wait(0.0005)
+
+    def _told(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            number = int(message.value())
+            self.acknowledged[message.partition()].append((number, message.offset()))
+
+    @property
+    def total(self) -> int:
+        return sum(len(rows) for rows in self.acknowledged.values())
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def more(self, count: int = 200) -> None:
+        """Wait until so many more are acknowledged."""
+        goal = self.total + count
+        until(lambda: self.total >= goal or self.failed, f"{count} more acknowledged", 100)
+        assert not self.failed, self.failed[:3]
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        left = self._producer.flush(120)
+        assert left == 0, f"{left} records were never answered"
+
+    def check(self, bootstrap: str) -> None:
+        """Everything acknowledged is there, at its offset, once, and in order."""
+        assert not self.failed, self.failed[:3]
+        seen = read_all(bootstrap, self.topic, range(self.partitions))
+        for partition, told in self.acknowledged.items():
+            have = dict(seen[partition])
+            for number, offset in told:
+                assert have.get(offset) == number, (
+                    f"partition {partition}: record {number} was acknowledged at {offset}, "
+                    f"there is {have.get(offset)}"
+                )
+        for partition, rows in seen.items():
+            numbers = [number for _, number in rows]
+            assert len(set(numbers)) == len(numbers), f"partition {partition}: duplicates"
+            assert numbers == sorted(numbers), f"partition {partition}: out of order"
+
+
+def read_all(
+    bootstrap: str, topic: str, partitions: Iterable[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """Offset and number of every record that a consumer can see."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "checker",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    seen: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    waiting = set(seen)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in seen])
+    try:
+        while waiting:
+            message = consumer.poll(60)
+            assert message is not None, f"nothing more from {waiting}"
+            if message.error():
+                if message.error().code() == KafkaError._PARTITION_EOF:
+                    waiting.discard(message.partition())
+                continue
+            seen[message.partition()].append((message.offset(), int(message.value())))
+    finally:
+        consumer.close()
+    return seen
