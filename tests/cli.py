@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,3 +57,33 @@ def spawn(*args: str, bootstrap: str, **options: Any) -> subprocess.Popen[str]:
         text=True,
         **{**streams, **options},
     )
+
+
+def on_terminal(*args: str, bootstrap: str = "", columns: int = 80) -> list[str]:
+    """The lines that ``tidelog ARGS`` shows on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", *args],
+        env={
+            **os.environ,
+            "TIDELOG_BOOTSTRAP": bootstrap,
+            "COLUMNS": str(columns),
+            "TERM": "dumb",
+        },
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # Linux: the other side is closed
+            break
+        if not more:
+            break
+        shown += more
+    os.close(ours)
+    process.wait()
+    return shown.decode().replace("\r\n", "\n").splitlines()

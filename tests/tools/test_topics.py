@@ -39,8 +39,26 @@ def test_describe_as_json(tidelog: Command, topic: str) -> None:
         "isr": [0],
         "start": 0,
         "end": 2,
+        "offsets": 2,
         "records": 2,
     }
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
+def test_compaction_makes_the_number_of_records_unknown(
+    tidelog: Command, topic: str, policy: str
+) -> None:
+    """``delete`` may have been set on a topic that was compacted before."""
+    tidelog("topics", "create", topic, "--config", "cleanup.policy=compact")
+    tidelog("produce", topic, "--key-separator", ":", stdin="a:1\na:2\n")
+    tidelog("topics", "alter", topic, "--config", f"cleanup.policy={policy}")
+    (found,) = tidelog("topics", "describe", topic, "--json").json
+    (part,) = found["partitions"]
+    assert (part["offsets"], part["records"]) == (2, None)
+    shown = tidelog("topics", "describe", topic)
+    assert "1 replica, up to 2 records, " in shown.lines[0]
+    assert "OFFSETS" in shown.lines[-2]
+    assert "RECORDS" not in shown.out
 
 
 def test_several_topics_where_one_fails(tidelog: Command, topic: str) -> None:

@@ -24,7 +24,7 @@ from tidelog.settings_table import LONG_MAX
 from tidelog.text import plural
 from tidelog.tools.compaction_view import Explanation, Survey, explain, why_there
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import show_json, show_table, size_text, time_text
+from tidelog.tools.output import paragraph, short_time, show_json, show_table, size_text, time_text
 from tidelog.wire.batch import MAGIC, is_valid, read_header
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.wire.records import split_batches
@@ -84,8 +84,14 @@ def explain_compaction(
     if shown is not None:
         click.echo(f"\nRecords of key {key!r}:")
         columns = ("partition", "offset", "time", "segment", "kind", "why it is there")
-        show_table(columns, [list(row.values()) for row in shown], right=("partition", "offset"))
-    click.echo(f"\n{ESTIMATED}")
+        show_table(
+            columns,
+            [list(row.values()) for row in shown],
+            right=("partition", "offset"),
+            short={"time": short_time},
+        )
+    click.echo()
+    paragraph(ESTIMATED)
 
 
 def _partitions(view: TopicView, only: int | None) -> list[TopicPartition]:

@@ -23,7 +23,7 @@ from tidelog.tools.options import (
     offset_value,
     yes_option,
 )
-from tidelog.tools.output import complain, note, show_json, show_table, time_text
+from tidelog.tools.output import complain, note, printable, show_json, show_table, time_text
 
 STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Reconciling")
 TYPES = ("classic", "consumer")
@@ -216,7 +216,7 @@ def _lag(group: dict[str, Any]) -> str:
 
 
 def _show_group(group: dict[str, Any]) -> None:
-    click.secho(group["group"], bold=True, nl=False)
+    click.secho(printable(group["group"]), bold=True, nl=False)
     protocol = f", {group['protocol']}" if group["protocol"] else ""
     click.echo(
         f"  {group['state']}, {plural(len(group['members']), 'member')}{protocol}, "
@@ -235,7 +235,8 @@ def _show_group(group: dict[str, Any]) -> None:
             what = (
                 "no partitions" if member["partitions"] is not None else "an assignment of its own"
             )
-            click.echo(f"  {member['member']} ({member['client']} at {member['host']}): {what}")
+            who = f"{member['member']} ({member['client']} at {member['host']})"
+            click.echo(f"  {printable(who)}: {what}")
     for row in group["removed_offsets"]:
         click.echo(
             f"  the offset of {row['topic']}-{row['partition']} was removed at "
@@ -318,7 +319,7 @@ def reset(
     if not yes:
         note("nothing was changed: add --yes to do it")
     elif not as_json:
-        click.echo(f"{name}: {plural(len(plan), 'offset')} set")
+        click.echo(f"{printable(name)}: {plural(len(plan), 'offset')} set")
 
 
 def _group_or_new(cluster: Cluster, name: str, topics: tuple[str, ...]) -> GroupView | None:
@@ -393,7 +394,7 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> 
         if error is not None:
             complain(error.message)
         elif not as_json:
-            click.echo(f"{name} deleted")
+            click.echo(f"{printable(name)} deleted")
     sys.exit(1 if any(results.values()) else 0)
 
 
@@ -419,7 +420,7 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
         show_json({"group": name, "generation": found.generation, "events": events})
         return
     if not events:
-        click.echo(f"{name}: nothing has happened since the broker started")
+        click.echo(f"{printable(name)}: nothing has happened since the broker started")
         return
     columns = ("time", "event", "generation", "member", "cause")
     rows = [tuple(event[column] for column in columns) for event in events]

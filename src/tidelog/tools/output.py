@@ -1,22 +1,51 @@
 """What commands print: tables for people, JSON for programs, notes on standard error.
 
 Colour and lines only where a person looks: ``rich`` is imported when standard output is a
-terminal, and otherwise the same table is plain aligned text.
+terminal, and otherwise the same table is plain aligned text.  There a table that is too wide
+for the terminal is made narrower with ``short``; in a pipe everything is whole.
+
+Clients choose names, ids and keys.  Whatever they choose, a terminal must not obey it: tables
+and messages are ``printable``.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+Shorten = Callable[[str], str]
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TIME = re.compile(r"\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{3}Z")
+
 
 def show_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def printable(text: str) -> str:
+    """Text with escapes for what moves a cursor, rings a bell or turns a line around."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def short_id(text: str) -> str:
+    """A member id with as much of its UUID as it takes to tell it from others."""
+    return _UUID.sub(lambda match: match[0][:4] + "…", text)
+
+
+def short_time(text: str) -> str:
+    """What ``time_text`` gave, without the year and the milliseconds."""
+    return _TIME.sub(r"\1 \2", text)
 
 
 def show_table(
@@ -25,16 +54,17 @@ def show_table(
     *,
     right: Collection[str] = (),
     indent: str = "",
+    short: Mapping[str, Shorten] | None = None,
 ) -> None:
-    """Rows under headings; ``right`` names the columns of numbers."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    """Rows under headings; ``right`` names the columns of numbers.
+
+    ``short`` says which columns can be shortened, and how.
+    """
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _show_rich(columns, cells, right, indent)
+        _show_rich(columns, cells, right, indent, short or {})
         return
-    widths = [
-        max(len(column), *(len(row[i]) for row in cells)) if cells else len(column)
-        for i, column in enumerate(columns)
-    ]
+    widths = _widths(columns, cells)
     for row in ([column.upper() for column in columns], *cells):
         parts = [
             text.rjust(width) if column in right else text.ljust(width)
@@ -43,8 +73,16 @@ def show_table(
         click.echo((indent + "  ".join(parts)).rstrip())
 
 
+def _widths(columns: Sequence[str], cells: list[list[str]]) -> list[int]:
+    return [max(len(name), *(len(row[i]) for row in cells), 0) for i, name in enumerate(columns)]
+
+
 def _show_rich(
-    columns: Sequence[str], cells: list[list[str]], right: Collection[str], indent: str
+    columns: Sequence[str],
+    cells: list[list[str]],
+    right: Collection[str],
+    indent: str,
+    short: Mapping[str, Shorten],
 ) -> None:
     from rich import box
     from rich.console import Console
@@ -52,14 +90,28 @@ def _show_rich(
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    if len(indent) + sum(width + 3 for width in _widths(columns, cells)) - 3 > console.width:
+        shorten = [short.get(column, str) for column in columns]
+        cells = [[how(cell) for how, cell in zip(shorten, row, strict=True)] for row in cells]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
-            column.upper(), justify="right" if column in right else "left", overflow="fold"
+            column.upper(),
+            justify="right" if column in right else "left",
+            overflow="fold",
+            no_wrap=column in right or column in short,
         )
     for row in cells:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(Padding(table, (0, 0, 0, len(indent))))
+    console.print(Padding(table, (0, 0, 0, len(indent))))
+
+
+def paragraph(text: str) -> None:
+    """A long sentence: in lines on a terminal, whole in a pipe."""
+    if sys.stdout.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns)
+    click.echo(text)
 
 
 def note(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import DEFAULT_SOURCE, Change, NewTopic, Resource
+from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, NewTopic, Resource
 from tidelog.client.cluster import (
     NO_LEADER,
     Cluster,
@@ -228,6 +228,7 @@ def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
     logs = extents(cluster, led)
     sizes = log_sizes(cluster, rows)
     configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
+    exact = _counts_records(configs)
     partitions = []
     for row, part in zip(rows, topic.partitions, strict=True):
         log = logs.get(row)
@@ -240,7 +241,8 @@ def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
                 "isr": list(part.isr),
                 "start": log.start if log else None,
                 "end": log.end if log else None,
-                "records": log.end - log.start if log else None,
+                "offsets": log.end - log.start if log else None,
+                "records": log.end - log.start if log and exact else None,
                 "bytes": _size_of(sizes, row, part.leader),
             }
         )
@@ -257,6 +259,15 @@ def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
     }
 
 
+def _counts_records(configs: list[ConfigEntry]) -> bool:
+    """Is there a record for each offset?  Compaction leaves gaps, and they stay.
+
+    A policy that was set on the topic itself may have been another one before.
+    """
+    policy = next((row for row in configs if row.name == "cleanup.policy"), None)
+    return policy is not None and policy.source != "topic" and "compact" not in str(policy.value)
+
+
 def _size_of(sizes: list[LogSize], row: TopicPartition, broker: int) -> int | None:
     found = [size.size for size in sizes if size.partition == row and size.broker_id == broker]
     return found[0] if found else None
@@ -265,16 +276,18 @@ def _size_of(sizes: list[LogSize], row: TopicPartition, broker: int) -> int | No
 def _show_topic(topic: dict[str, Any]) -> None:
     parts = topic["partitions"]
     click.secho(topic["name"], bold=True, nl=False)
-    records = sum(part["records"] or 0 for part in parts)
+    counted = all(part["records"] is not None or part["offsets"] is None for part in parts)
+    records = plural(sum(part["offsets"] or 0 for part in parts), "record")
     size = sum(part["bytes"] or 0 for part in parts)
     click.echo(
         f"  {plural(len(parts), 'partition')}, {plural(topic['replication_factor'], 'replica')}, "
-        f"{plural(records, 'record')}, {size_text(size)}, id {topic['topic_id']}"
+        f"{'' if counted else 'up to '}{records}, {size_text(size)}, id {topic['topic_id']}"
     )
     for heading in ("config", "inherited"):
         for name, value in topic[heading].items():
             click.echo(f"  {name}={value}" + ("  (from the broker)" * (heading == "inherited")))
-    columns = ("partition", "leader", "replicas", "in sync", "start", "end", "records", "size")
+    count = "records" if counted else "offsets"
+    columns = ("partition", "leader", "replicas", "in sync", "start", "end", count, "size")
     show_table(
         columns,
         [
@@ -285,12 +298,12 @@ def _show_topic(topic: dict[str, Any]) -> None:
                 ",".join(map(str, part["isr"])),
                 part["start"],
                 part["end"],
-                part["records"],
+                part["offsets"],
                 None if part["bytes"] is None else size_text(part["bytes"]),
             )
             for part in parts
         ],
-        right=("partition", "start", "end", "records", "size"),
+        right=("partition", "start", "end", count, "size"),
         indent="  ",
     )
 
