@@ -32,6 +32,7 @@ from tidelog.pipeline.option_values import (
     unknown_option,
     whole_number,
 )
+from tidelog.pipeline.producer_settings import LIBRDKAFKA
 from tidelog.pipeline.ranges import ALL, COLUMNS, HEADERS, Columns
 from tidelog.pipeline.where import Topics, Where, check_pairs, parse_topics, parse_where
 
@@ -391,7 +392,9 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         found = Given(options, SINK_OPTIONS)
-        client = ClientOptions.parse(options, refused=REFUSED_BY_SINK, known=CONSUMER | PRODUCER)
+        client = ClientOptions.parse(
+            options, refused=REFUSED_BY_SINK, known=CONSUMER | PRODUCER | LIBRDKAFKA
+        )
         topic = (found.get("topic") or "").strip() or None
         found.truth("includeHeaders", False)
         return cls(client, topic)
