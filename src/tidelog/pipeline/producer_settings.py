@@ -89,6 +89,9 @@ def producer_settings(given: Mapping[str, str], client_id: str) -> dict[str, str
         chosen["compression.level"] = level
     if "enable.idempotence" not in given and not _may_be_idempotent(chosen):
         chosen["enable.idempotence"] = "false"  # as Java: what was asked for wins over a default
+    if "debug" not in chosen:
+        # Whatever matters fails the task; a kept producer would only tell of brokers that left.
+        chosen.setdefault("log_level", "2")
     return {**_DEFAULTS, **chosen}
 
 

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 from tidelog.client.cluster import TOPIC_GONE, Cluster, check_topic
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.pipeline.option_values import KAFKA_PREFIX
-from tidelog.pipeline.options import OptionError, SinkOptions
+from tidelog.pipeline.options import CLIENT_ID, OptionError, SinkOptions
 from tidelog.pipeline.producer_settings import producer_settings, refuse
 from tidelog.text import plural
 
@@ -138,11 +138,26 @@ def _plan(given: Mapping[str, str], schema: StructType) -> _Plan:
                 f"{name} must be a(n) {allowed}"
             )
     plan = _Plan(options, frozenset(used))
-    try:
-        Producer({**plan.settings(), "log_level": "0"})
-    except KafkaException as error:
-        raise OptionError(f"{KAFKA_PREFIX}*: {_reason(error.args[0])}") from None
+    _try(plan)
     return plan
+
+
+def _try(plan: _Plan) -> None:
+    """Let librdkafka judge the settings; if it takes each by itself, they do not go together."""
+    try:
+        Producer(plan.settings())
+        return
+    except KafkaException as error:
+        whole = error
+    for name, value in plan.options.client.settings:
+        try:
+            Producer(producer_settings({name: value}, CLIENT_ID))
+        except KafkaException as error:
+            raise OptionError(
+                f"{KAFKA_PREFIX}{name}={value} cannot be used: {error.args[0].str()}"
+            ) from None
+    reason = whole.args[0].str().removeprefix("Failed to create producer: ")
+    raise OptionError(f"{KAFKA_PREFIX}* do not go together: {reason}")
 
 
 def _same(found: DataType, allowed: DataType) -> bool:

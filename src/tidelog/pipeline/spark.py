@@ -68,6 +68,7 @@ _QUIET_LEVELS = ("OFF", "FATAL", "ERROR", "WARN")
 _LEVELS = (*_QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
 _LAST_WORDS = 20  # lines of a JVM that did not start
 _JVM_END_SECONDS = 30
+_ending = threading.Event()  # Python is about to end
 
 
 def session(
@@ -253,7 +254,9 @@ def _start_java(given: Mapping[str, str], log_level: str) -> None:
         with os.fdopen(reading, errors="replace") as lines:
             for line in lines:
                 last.append(line)
-                if not (quiet and line.startswith("WARNING: ")):  # the JVM's own, not Spark's
+                # The JVM's own warnings, and what Python workers say when they lose the JVM.
+                noise = line.startswith("WARNING: ") or _ending.is_set()
+                if not (quiet and noise):
                     with contextlib.suppress(ValueError, OSError):  # it may be closed by now
                         sys.stderr.write(line)
 
@@ -286,6 +289,7 @@ class _Folder:
         process = getattr(gateway, "proc", None)
 
         def end() -> None:
+            _ending.set()
             with contextlib.suppress(Exception):  # it may be dead already
                 spark.stop()
             if process is not None:
