@@ -10,8 +10,9 @@ import pytest
 from clients.building import heavy
 from clients.kafka39 import Kafka39, ZooKeeper
 from confluent_kafka import Producer
-from filling import fill
+from filling import fill, make_topic
 from stream_query import Query, numbered
+from waiting import until
 
 from tidelog.client.admin import delete_topics
 from tidelog.client.cluster import Cluster, TopicPartition
@@ -107,6 +108,16 @@ def _made_again(kafka: Kafka39) -> None:
         delete_topics(cluster, ["again"])
     with pytest.raises(ApiError, match="again-0: everything from offset 5 on"):
         query.trigger()
-    fill(kafka.bootstrap, "again", numbered(5, 15))
+
+    def made() -> bool:
+        try:
+            make_topic(kafka.bootstrap, "again")
+        except ApiError as error:
+            assert "marked for deletion" in str(error)
+            return False
+        return True
+
+    until(made, "the end of the deletion")
+    fill(kafka.bootstrap, "again", numbered(5, 15), make=False)
     with pytest.raises(ApiError, match="again-0: everything from offset 5 on: the topic was del"):
         query.trigger()

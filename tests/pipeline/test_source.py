@@ -224,7 +224,8 @@ def test_settings_of_kafkas_clients_are_taken(
         ({"startingTimestamp": THEN + 99 * HOUR}, "has no record at or after"),
         ({"kafka__security__protocol": "SSL"}, "TLS and SASL are not supported yet"),
         ({"kafka__auto__offset__reset": "earliest"}, "a query says where it begins with starting"),
-        ({"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__default__api__timeout__ms": "1"},
+        ({"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__default__api__timeout__ms": "1",
+          "fetchOffset__retryIntervalMs": "1"},
          "cannot reach a broker at 127.0.0.1:1"),
     ],
 )  # fmt: skip
