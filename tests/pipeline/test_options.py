@@ -272,6 +272,8 @@ def test_columns() -> None:
         ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger?"),
         ({"bootstrap__servers": "a:1"}, "did you mean kafka.bootstrap.servers?"),
         ({"kafka__fetch__max__byte": "1"}, "did you mean kafka.fetch.max.bytes?"),
+        ({"topic": "clicks"}, "did you mean subscribe?"),
+        ({"brokers": "a:1"}, "did you mean kafka.bootstrap.servers?"),
         ({"something": "1"}, "something: there is no such option"),
         ({"subscribe": " , "}, "subscribe is empty"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "assign and subscribe are both set"),

@@ -18,10 +18,23 @@ class OptionError(ValueError):
     """An option that cannot be; the message names it and says what to write."""
 
 
+# What people write who know another tool.
+_MEANT = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "brokers": "kafka.bootstrap.servers",
+    "bootstrap": "kafka.bootstrap.servers",
+    "offsets": "startingoffsets",
+    "group": "kafka.group.id",
+}
+
+
 def unknown_option(name: str, known: Iterable[str]) -> OptionError:
     """There is no such option; perhaps there is one that is spelt nearly so."""
     by_lower = {row.lower(): row for row in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    if _MEANT.get(name.lower()) in by_lower:
+        close = [_MEANT[name.lower()]]
     hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
     return OptionError(f"{name}: there is no such option{hint}")
 

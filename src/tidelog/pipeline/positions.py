@@ -2,7 +2,7 @@
 
 Everything here runs on the driver.  An exception in a stream's planning ends the query, so a
 broker that restarts must not be one: a question is repeated ``fetchOffset.numRetries`` times,
-and beyond that as long as ``default.api.timeout.ms`` lasts if it is the network that fails.
+and beyond that as long as ``default.api.timeout.ms`` lasts if it may only be a matter of time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tidelog.client.cluster import (
     TopicView,
     check_topic,
 )
-from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.fetcher import Fetcher
 from tidelog.client.groups import committed_offsets, set_offsets
 from tidelog.client.offsets import Position, resolve
@@ -49,6 +48,7 @@ class Positions:
         self._options = options
         self._clock = clock or SystemClock()
         self._cluster = options.client.cluster()
+        self._answered = False
         self._topics: tuple[float, dict[str, TopicView]] | None = None
         self._sizes: dict[TopicPartition, float] = {}
         self._sizes_at = 0.0
@@ -59,24 +59,29 @@ class Positions:
     # -- asking again -----------------------------------------------------------
 
     def retried(self, ask: Callable[[], R], *, topics_may_go: bool = False) -> R:
-        """Ask until there is an answer, or no hope for one."""
+        """Ask until there is an answer, or no hope for one.
+
+        A cluster that has never answered is more likely a wrong address than one that restarts.
+        """
         deadline = self._clock.monotonic() + self._options.client.api_timeout
         attempt = 0
         while True:
             try:
-                return ask()
+                result = ask()
             except ApiError as error:
                 attempt += 1
-                unreachable = isinstance(error, BrokerUnreachable)
-                in_time = unreachable and self._clock.monotonic() < deadline
-                repeatable = error.code in RETRIABLE and (
-                    topics_may_go or error.code not in TOPIC_GONE
-                )
-                if not (in_time or (repeatable and attempt <= self._options.num_retries)):
+                gone = error.code in TOPIC_GONE
+                in_time = self._answered and not gone and self._clock.monotonic() < deadline
+                again = attempt <= self._options.num_retries and (topics_may_go or not gone)
+                if error.code not in RETRIABLE or not (in_time or again):
                     raise
-                _log.warning("asking again, attempt %d: %s", attempt + 1, error)
+                if attempt & (attempt - 1) == 0:  # 1, 2, 4, 8: enough to know, not to fill a log
+                    _log.warning("%s; asking again", error)
                 self._topics = None
                 self.pause()
+            else:
+                self._answered = True
+                return result
 
     def pause(self) -> None:
         time.sleep(self._options.retry_interval)
