@@ -19,7 +19,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidelog.pipeline.lake.dead_letters import read_dead_letters
     from tidelog.pipeline.lake.load import load
+    from tidelog.pipeline.lake.reading import lake_schema, read_lake
     from tidelog.pipeline.lake.verify import history, verify
     from tidelog.pipeline.spark import session
 
@@ -27,12 +29,23 @@ if TYPE_CHECKING:
 # PySpark takes its time.
 _EXPORTS = {
     "history": "lake.verify",
+    "lake_schema": "lake.reading",
     "load": "lake.load",
+    "read_dead_letters": "lake.dead_letters",
+    "read_lake": "lake.reading",
     "session": "spark",
     "verify": "lake.verify",
 }
 
-__all__ = ["history", "load", "session", "verify"]
+__all__ = [
+    "history",
+    "lake_schema",
+    "load",
+    "read_dead_letters",
+    "read_lake",
+    "session",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -110,6 +110,12 @@ def _need_spark() -> None:
 )
 @click.option("--max-errors", type=click.IntRange(0), help="Load nothing if there are more.")
 @click.option(
+    "--dead-letters",
+    metavar="TOPIC",
+    help="Send dead letters to a topic as well; without it they are only in DIR.",
+)
+@click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files.")
+@click.option(
     "--target-bytes",
     default="128m",
     show_default=True,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,10 +18,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.pipeline.lake.files import LakeError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOOK_SECONDS = 0.5
 
+_GROUP_PROPERTIES = (
+    "spark.jobGroup.id",
+    "spark.job.description",
+    "spark.job.interruptOnCancel",
+)
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -51,18 +60,16 @@ class Progress:
 
 
 def run(
-    spark: SparkSession,
-    name: str,
-    rows: Sequence[T],
-    work: Callable[[T], dict[str, Any]],
-    watch: Callable[[], None],
-) -> list[dict[str, Any]]:
-    """Each row is a task; their results in order.  ``watch`` is called now and then.
+    spark: SparkSession, name: str, collect: Callable[[], list[T]], watch: Callable[[], None]
+) -> list[T]:
+    """What ``collect`` gives, which runs a job; ``watch`` is called now and then meanwhile.
 
     A watcher that raises ends the job, and what it raised is raised here.
     """
     context = spark.sparkContext
-    group = f"{name} {id(rows)}"
+    group = f"{name} {uuid.uuid4().hex}"
+    # A streaming query has a group of its own, which must be there again afterwards.
+    before = {key: context.getLocalProperty(key) for key in _GROUP_PROPERTIES}
     over = threading.Event()
     problem: list[BaseException] = []
 
@@ -79,8 +86,7 @@ def run(
     context.setJobGroup(group, name, interruptOnCancel=True)
     watcher.start()
     try:
-        results: list[dict[str, Any]] = context.parallelize(rows, len(rows)).map(work).collect()
-        return results
+        return collect()
     except Exception as error:
         if problem:
             raise problem[0] from None
@@ -88,7 +94,40 @@ def run(
     finally:
         over.set()
         watcher.join()
-        context.setLocalProperty("spark.jobGroup.id", None)
+        for key, value in before.items():
+            context.setLocalProperty(key, value)
+
+
+def run_tasks(
+    spark: SparkSession,
+    name: str,
+    rows: Sequence[S],
+    work: Callable[[S], T],
+    watch: Callable[[], None],
+) -> list[T]:
+    """Each row is a task; their results in order."""
+    context = spark.sparkContext
+
+    def collect() -> list[T]:
+        results: list[T] = context.parallelize(rows, len(rows)).map(work).collect()
+        return results
+
+    return run(spark, name, collect, watch)
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: Any,
+) -> DataFrame:
+    """``DataFrame.mapInArrow``, which asks for pandas without a need for it."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]
+    from pyspark.util import PythonEvalType
+
+    kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    column = vectorized_udf(work, schema, kind, "pandas")(*[frame[row] for row in frame.columns])
+    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 def reported(staging: Path) -> tuple[int, int, str | None]:

@@ -24,10 +24,22 @@ from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent, Kind, OffsetError, Position, parse_position
 from tidelog.clock import SystemClock
 from tidelog.pipeline.lake import plan
+from tidelog.pipeline.lake.compact import choose, compact_task
+from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
+from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
 from tidelog.pipeline.lake.files import LakeError, LocalFiles, lock
-from tidelog.pipeline.lake.jobs import Progress, reported, run
-from tidelog.pipeline.lake.layout import parse_by
-from tidelog.pipeline.lake.ledger import LOAD, LOCK, FileEntry, Ledger, Manifest, RangeEntry, State
+from tidelog.pipeline.lake.jobs import Progress, reported, run_tasks
+from tidelog.pipeline.lake.layout import needs_spark, parse_by
+from tidelog.pipeline.lake.ledger import (
+    COMPACTION,
+    LOAD,
+    LOCK,
+    FileEntry,
+    Ledger,
+    Manifest,
+    RangeEntry,
+    State,
+)
 from tidelog.pipeline.lake.schemas import (
     Conflict,
     from_spark_json,
@@ -165,6 +177,7 @@ class Loader:
         self._clock = SystemClock()
         self._cluster_id: str | None = None
         self.ledger.recover()
+        send_unsent(self.ledger, self.client, options.root, again=True)
         layout = self._layout()  # whatever is wrong with it is said before anything is read
         self._parts = parse_by(layout["by"]) if layout["by"] else ()
 
@@ -190,7 +203,8 @@ class Loader:
             ranges, lost = self._there(self._wanted(positions, logs), logs)
             sizes = positions.sizes(logs, {part.place: part.start for part in ranges})
         report = self.load_ranges(ranges, lost, sizes, logs.ids)
-        return replace(report, seconds=time.monotonic() - began)
+        compacted = self.compact()
+        return replace(report, seconds=time.monotonic() - began, compacted=compacted)
 
     def load_ranges(
         self,
@@ -206,8 +220,13 @@ class Loader:
         started = self._clock.now_ms()
         name = uuid.uuid4().hex
         job = self._job(name, started)
+        settings = self._settings()
+        if self.options.dead_letters is not None:
+            settings["dead_letters"] = prepare_topic(self.client, self.options.dead_letters)
         self.ledger.begin(name)
         try:
+            if needs_spark(job.parts) and job.schema is None and job.value in ("json", "csv"):
+                job = with_sample(job, ranges)
             cores = self.spark.sparkContext.defaultParallelism if ranges else 1
             tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
             results, schema = self._agree(job, tasks)
@@ -225,7 +244,7 @@ class Loader:
                     )
                 ),
                 schema=schema,
-                settings=self._settings(),
+                settings=settings,
                 query=query,
                 started_ms=started,
                 **_file_entries(results),
@@ -234,9 +253,10 @@ class Loader:
         except BaseException:
             self.ledger.abandon(name)
             raise
-        self.ledger.publish(manifest)
+        number = self.ledger.publish(manifest).number
+        send_unsent(self.ledger, self.client, self.options.root, again=False)
         return LoadReport(
-            self.ledger.state.number,
+            number,
             manifest.rows,
             sum(row.dead for row in manifest.ranges),
             sum(row.skipped for row in manifest.ranges),
@@ -244,6 +264,44 @@ class Loader:
             len(manifest.files),
             sum(row.bytes for row in manifest.files),
         )
+
+    def compact(self) -> int:
+        """Merge small files; how many fewer there are."""
+        fewer = 0
+        while self.options.compact:
+            groups = choose(self.ledger.state, self.options.target_bytes)
+            if not groups:
+                break
+            started = self._clock.now_ms()
+            name = uuid.uuid4().hex
+            job = replace(self._job(name, started), schema=self.ledger.state.schema)
+            self.ledger.begin(name)
+
+            def work(row: tuple[int, tuple[FileEntry, ...]], job: WriteJob = job) -> dict[str, Any]:
+                return compact_task(job, *row)
+
+            def watch(name: str = name) -> None:
+                self.ledger.still_alive(name)
+
+            try:
+                files = run_tasks(
+                    self.spark, "tidelog load: merging files", list(enumerate(groups)), work, watch
+                )
+            except BaseException:
+                self.ledger.abandon(name)
+                raise
+            removed = tuple(entry.path for group in groups for entry in group)
+            self.ledger.publish(
+                Manifest(
+                    COMPACTION,
+                    name,
+                    removed=removed,
+                    started_ms=started,
+                    **_file_entries([{"files": files}]),
+                )
+            )
+            fewer += len(removed) - len(files)
+        return fewer
 
     # -- planning -------------------------------------------------------------------
 
@@ -363,7 +421,6 @@ class Loader:
             "start": str(options.start) if options.start else None,
             "until": str(options.until) if options.until else None,
             "errors": options.errors,
-            "dead_letters": options.dead_letters,
             "target_bytes": options.target_bytes,
             "compression": options.compression,
             "bootstrap": self.client.bootstrap,
@@ -395,7 +452,10 @@ class Loader:
         def work(row: tuple[int, tuple[OffsetRange, ...]]) -> dict[str, Any]:
             return write_task(job, *row)
 
-        results = run(self.spark, "tidelog load", list(tasks.items()), work, watch)
+        if needs_spark(job.parts):
+            results = run_through_spark(self.spark, job, tasks, watch)
+        else:
+            results = run_tasks(self.spark, "tidelog load", list(tasks.items()), work, watch)
         for result in results:
             if "error" in result:
                 raise LakeError(result["error"])

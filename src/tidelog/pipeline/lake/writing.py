@@ -11,10 +11,11 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -34,16 +35,19 @@ from tidelog.pipeline.schema import TYPES
 
 ERRORS = ("fail", "skip", "dead-letter")
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
-RANGE = "__range"  # which range of the task a row is of, when Spark has it between
+# When Spark has records between: which range of its task a row is of, and what its value holds.
+RANGE, VALUES = "__range", "__values"
 
 _ROW_GROUP_BYTES = 64 << 20
 _MOST_BUFFERED = 256 << 20
 _MOST_OPEN = 200
 _PROGRESS_SECONDS = 0.5
-_LETTER_FIELDS = (
-    *(pa.field(name, TYPES[name]) for name in (*COLUMNS, HEADERS)),
-    pa.field("reason", pa.string()),
-    pa.field("load", pa.string()),
+LETTER_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, TYPES[name]) for name in (*COLUMNS, HEADERS)),
+        pa.field("reason", pa.string()),
+        pa.field("load", pa.string()),
+    ]
 )
 
 
@@ -137,6 +141,7 @@ def read_task(
         with (job.staging / f"{task}.lost").open("a") as file:
             file.write(json.dumps([lost.topic, lost.partition, lost.start, lost.end]) + "\n")
 
+    decoder = replace(job, fixed=True).decoder()
     for index, part in enumerate(ranges):
         for batch in read_range(
             job.client,
@@ -146,7 +151,31 @@ def read_task(
             on_corrupt=lose if job.skip_corrupt else None,
             patience=job.patience,
         ):
-            yield batch.append_column(RANGE, pa.array([index] * batch.num_rows, pa.int32()))
+            yield _for_spark(batch, index, decoder)
+
+
+def raw_schema(job: WriteJob) -> pa.Schema:
+    """What :func:`read_task` gives: the record, and as ``VALUES`` the columns of its value."""
+    fields = [pa.field(name, TYPES[name]) for name in job.columns().names]
+    decoder = job.decoder()
+    if decoder.kind in ("json", "csv"):
+        columns = [pa.field(decoder.column_name(row.name), row.type) for row in decoder.fields]
+        fields.append(pa.field(VALUES, pa.struct(columns)))
+    return pa.schema([*fields, pa.field(RANGE, pa.int32())])
+
+
+def _for_spark(batch: pa.RecordBatch, index: int, decoder: Decoder) -> pa.RecordBatch:
+    count = batch.num_rows
+    if decoder.kind in ("json", "csv"):
+        decoded = decoder.decode(batch)
+        names = [decoder.column_name(row.name) for row in decoder.fields]
+        values = decoded.batch.select(names).to_struct_array()
+        if decoded.good is not None:  # what does not decode has null in all columns
+            places = np.full(count, -1)
+            places[decoded.good.to_numpy()] = np.arange(len(decoded.good))
+            values = values.take(pa.array(places, mask=places < 0))
+        batch = batch.append_column(VALUES, values)
+    return batch.append_column(RANGE, pa.array([index] * count, pa.int32()))
 
 
 def read_lost(staging: Path) -> dict[TopicPartition, list[tuple[int, int]]]:
@@ -266,7 +295,7 @@ class _Writer:
         reasons = pa.array([reason for _, reason in decoded.bad], pa.string())
         rows = rows.append_column("reason", reasons)
         rows = rows.append_column("load", pa.array([self._job.load] * len(reasons), pa.string()))
-        self._letters.add(part, rows.cast(pa.schema(_LETTER_FIELDS)))
+        self._letters.add(part, rows.cast(LETTER_SCHEMA))
 
     # -- for _File --
 

@@ -1,0 +1,208 @@
+"""Reading through the ledger: all of a load or nothing of it, and the topic behind it.
+
+    frame = read_lake(spark, "/data/searches")
+    frame = read_lake(spark, "/data/searches", live=True)      and what is only in the topic yet
+
+The frame is a snapshot of the moment in which it is made.  A load that merges small files while
+the frame is being read takes files away: make it again then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.client.cluster import TopicPartition
+from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.lake.jobs import map_in_arrow
+from tidelog.pipeline.lake.layout import Part, parse_by
+from tidelog.pipeline.lake.ledger import FileEntry, State
+from tidelog.pipeline.lake.schemas import from_spark_json
+from tidelog.pipeline.lake.values import Decoder, conform_any
+from tidelog.pipeline.lake.verify import open_ledger
+from tidelog.pipeline.options import ClientOptions
+from tidelog.pipeline.schema import TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FOLDER_TYPES = {"date": "date", "to_date": "date"}
+
+
+def lake_schema(to: str | Path) -> pa.Schema:
+    """The columns of all files, for readers that look only into the first:
+    ``pyarrow.dataset.dataset(DIR, schema=lake_schema(DIR))``."""
+    schema = open_ledger(to).state.schema
+    if schema is None:
+        raise LakeError(f"{to}: no records were loaded yet")
+    return from_spark_json(schema)
+
+
+def read_lake(
+    spark: SparkSession, to: str | Path, *, live: bool = False, bootstrap: str | None = None
+) -> DataFrame:
+    """What is in a destination; with ``live`` also what its topics have beyond that.
+
+    The cut between the two is exact: the offset up to which the ledger has each partition.
+    """
+    ledger = open_ledger(to)
+    ledger.settle_all()
+    state = ledger.state
+    if state.schema is None:
+        raise LakeError(f"{to}: no records were loaded yet")
+    lake = _files(spark, state, Path(to).absolute())
+    if not live:
+        return lake
+    if bootstrap is None:
+        loads = [row for row in ledger.manifests() if "bootstrap" in row.settings]
+        bootstrap = loads[-1].settings["bootstrap"]
+    return _topic(spark, state, bootstrap, lake)
+
+
+def _files(spark: SparkSession, state: State, root: Path) -> DataFrame:
+    """Files of one schema at a time, because Spark does not widen a whole number to a double."""
+    from pyspark.sql.types import StructType
+
+    wanted = StructType.fromJson(state.schema)
+    parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
+    groups: dict[int, list[FileEntry]] = {}
+    for entry in state.files.values():
+        groups.setdefault(entry.schema, []).append(entry)
+    frames = []
+    for index, entries in groups.items():
+        schema = StructType.fromJson(state.schemas[index])
+        for part in parts:
+            kind = _folder_type(part)
+            if kind is not None:
+                schema = schema.add(part.name, kind)
+        frame = (
+            spark.read.schema(schema)
+            .option("basePath", str(root))
+            .parquet(*[str(root / entry.path) for entry in entries])
+        )
+        frames.append(_columns(frame, wanted, parts))
+    if not frames:
+        return spark.createDataFrame([], wanted)
+    result = frames[0]
+    for frame in frames[1:]:
+        result = result.unionByName(frame)
+    return result
+
+
+def _folder_type(part: Part) -> str | None:
+    """What a folder's name is; None lets Spark look at the names."""
+    if part.function is not None:
+        return _FOLDER_TYPES.get(part.function, "integer")
+    if part.column == "partition":
+        return "integer"
+    return "string" if part.column in ("topic", "key") else None
+
+
+def _columns(frame: DataFrame, wanted: Any, parts: tuple[Part, ...]) -> DataFrame:
+    """All columns of the destination, with its types, and those of the folders."""
+    from pyspark.sql import functions as f
+
+    there = set(frame.columns)
+    columns = [
+        (f.col(f"`{row.name}`") if row.name in there else f.lit(None))
+        .cast(row.dataType)
+        .alias(row.name)
+        for row in wanted
+    ]
+    columns += [f.col(f"`{part.name}`") for part in parts]
+    return frame.select(*columns)
+
+
+# -- what is not loaded yet -----------------------------------------------------------
+
+
+def _topic(spark: SparkSession, state: State, bootstrap: str, lake: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
+    with client.cluster() as cluster:
+        views = cluster.topics(state.topics or {place.topic for place in state.covered})
+    # New partitions are read from their start (-2), as the next load would.
+    starts = {
+        name: {
+            str(row.index): _or(state.end(TopicPartition(name, row.index)), -2)
+            for row in view.partitions
+        }
+        for name, view in views.items()
+    }
+    headers = state.layout.get("headers", False)
+    frame = (
+        spark.read.format("tidelog")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", ",".join(sorted(views)))
+        .option("startingOffsets", json.dumps(starts))
+        .option("includeHeaders", str(headers).lower())
+        .load()
+    )
+    frame = with_values(frame, state)
+    parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
+    types = {field.name: field.dataType for field in lake.schema}
+    for part in parts:
+        frame = frame.withColumn(part.name, f.expr(part.expression).cast(types[part.name]))
+    return lake.unionByName(frame.select(*[_named(name, types) for name in lake.columns]))
+
+
+def _named(name: str, types: dict[str, Any]) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col(f"`{name}`").cast(types[name]).alias(name)
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def with_values(frame: DataFrame, state: State) -> DataFrame:
+    """Raw records as a load would write them, with the columns that the destination has now.
+
+    What does not decode is left out: the load will make a dead letter of it.
+    """
+    layout = state.layout
+    if layout["value"] == "bytes":
+        return frame
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    names = {field.name for field in from_spark_json(state.schema)}
+    parts = parse_by(layout["by"]) if layout["by"] else ()
+    decoder = Decoder(
+        layout["value"],
+        fixed=layout["schema"] is not None,
+        taken=frozenset(part.name.lower() for part in parts),
+        separator=layout["separator"],
+    )
+    raw = [pa.field(name, TYPES[name]) for name in frame.columns if name != "value"]
+    if layout["value"] == "text":
+        wanted = pa.schema([pa.field("value", pa.string()), *raw])
+    else:
+        decoder.known(from_spark_json(state.schema))
+        columns = [pa.field(decoder.column_name(row.name), row.type) for row in decoder.fields]
+        assert {field.name for field in columns} <= names
+        wanted = pa.schema([*columns, *raw])
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = decoder.decode(batch).batch
+            arrays = [_as(rows.column(field.name), field.type) for field in wanted]
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    return map_in_arrow(frame, decode, from_arrow_schema(wanted))
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column that has grown since the last load: null where a value does not fit yet."""
+    if column.type == kind:
+        return column
+    if pa.types.is_floating(column.type) and pa.types.is_integer(kind):
+        whole = pc.cast(column, kind, safe=False)
+        return pc.if_else(pc.equal(pc.cast(whole, column.type), column), whole, None)
+    return conform_any(column, kind)

@@ -1,0 +1,89 @@
+"""Reading through the ledger, merging small files, and lake and topic as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filling import fill
+from pipeline.lake.conftest import plain
+
+import tidelog.pipeline
+from tidelog.pipeline.lake.compact import FANOUT, choose
+from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.lake.ledger import FileEntry, State
+from tidelog.pipeline.lake.verify import history, verify
+from tidelog.testing import LocalBroker
+
+Loads = Callable[..., Any]
+Filled = Callable[..., str]
+
+
+def state_of(*sizes: int, folder: str = "a") -> State:
+    files = {f"{folder}/{i}": FileEntry(f"{folder}/{i}", 1, size) for i, size in enumerate(sizes)}
+    return State(files=files)
+
+
+def test_which_files_are_merged() -> None:
+    assert choose(state_of(*[1000] * (FANOUT - 1)), 1 << 20) == []
+    (group,) = choose(state_of(*[1000] * FANOUT), 1 << 20)
+    assert len(group) == FANOUT
+    assert choose(state_of(*[900_000] * 20), 1 << 20) == []  # large enough
+    assert choose(state_of(*[1000] * 4, *[100_000] * 4), 1 << 20) == []  # of different sizes
+    groups = choose(state_of(*[400_000] * 9), 1 << 20)
+    assert [len(group) for group in groups] == [2, 2, 2, 2]  # no larger than the target
+    spread = {f"{i}/x": FileEntry(f"{i}/x", 1, 10) for i in range(20)}
+    assert choose(State(files=spread), 1 << 20) == []  # each in a folder of its own
+
+
+def test_small_files_are_merged(
+    broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
+) -> None:
+    topic = filled([{"n": 0}], partitions=1)
+    for i in range(1, 2 * FANOUT):
+        report = loads(topic, value="json")
+        assert report.rows == 1
+        fill(broker.bootstrap, topic, [{"n": i, f"c{i % 3}": i / 2}], make=False)
+    loads(topic)
+    merges = [row for row in history(lake) if row.kind == "compaction"]
+    assert [len(row.removed) for row in merges] == [FANOUT, FANOUT]
+    assert len(list(lake.glob("*.parquet"))) == 2
+    rows = plain(lake)
+    assert [row["n"] for row in rows] == list(range(2 * FANOUT))
+    assert tidelog.pipeline.read_lake(spark, lake).where("c1 = 3.5").count() == 1
+    assert verify(lake).ok
+
+
+def test_lake_and_topic_as_one(
+    broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
+) -> None:
+    topic = filled([{"n": i} for i in range(50)], partitions=3)
+    loads(topic, value="json", by="date(timestamp), partition", until="10")
+    both = tidelog.pipeline.read_lake(spark, lake, live=True)
+    assert sorted(row.n for row in both.select("n").collect()) == list(range(50))
+    assert tidelog.pipeline.read_lake(spark, lake).count() == 30
+    fill(broker.bootstrap, topic, [{"n": 50.0}, {"n": 51, "new": 1}], partitions=3, make=False)
+    both = tidelog.pipeline.read_lake(spark, lake, live=True)
+    assert sorted(row.n for row in both.select("n").collect()) == list(range(52))
+    assert both.where("partition = 2").count() == 16
+
+
+def test_live_without_decoding(
+    broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
+) -> None:
+    topic = filled([f"a{i}" for i in range(10)])
+    loads(topic, value="text")
+    fill(broker.bootstrap, topic, ["b", b"\xff"], make=False)
+    both = tidelog.pipeline.read_lake(spark, lake, live=True)
+    assert both.where("value = 'b'").count() == 1
+    assert both.count() == 11
+
+
+def test_nothing_to_read(filled: Filled, loads: Loads, lake: Path, spark: Any) -> None:
+    with pytest.raises(LakeError, match="there is no such directory"):
+        tidelog.pipeline.read_lake(spark, lake)
+    lake.mkdir()
+    with pytest.raises(LakeError, match="it has no ledger"):
+        tidelog.pipeline.read_lake(spark, lake)

@@ -1,0 +1,170 @@
+"""Values become columns, or a reason why not; schemas that grow."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.pipeline.lake.schemas import Conflict, from_spark_json, merge, to_spark_json
+from tidelog.pipeline.lake.values import Decoder
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text() | st.floats(-1, 1)
+OBJECTS = st.dictionaries(
+    st.text("abc", min_size=1, max_size=2),
+    st.recursive(
+        SCALARS,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text("xy", min_size=1, max_size=1), inner, max_size=2)
+        ),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+
+
+def batch(*values: bytes | str | None) -> pa.RecordBatch:
+    rows = [value.encode() if isinstance(value, str) else value for value in values]
+    return pa.RecordBatch.from_pydict(
+        {"value": pa.array(rows, pa.binary()), "offset": pa.array(range(len(rows)), pa.int64())}
+    )
+
+
+def rows_of(decoder: Decoder, *values: bytes | str | None) -> list[dict[str, Any]]:
+    found = decoder.decode(batch(*values))
+    assert not found.bad, found.bad
+    return found.batch.to_pylist()
+
+
+def test_columns_are_added() -> None:
+    decoder = Decoder("json")
+    assert rows_of(decoder, '{"a": 1}') == [{"a": 1, "offset": 0}]
+    assert rows_of(decoder, '{"b": "x"}') == [{"a": None, "b": "x", "offset": 0}]
+    assert rows_of(decoder, '{"c": {"d": [1]}}', '{"c": {"e": true}}') == [
+        {"a": None, "b": None, "c": {"d": [1], "e": None}, "offset": 0},
+        {"a": None, "b": None, "c": {"d": None, "e": True}, "offset": 1},
+    ]
+
+
+def test_whole_numbers_widen_and_text_takes_all() -> None:
+    decoder = Decoder("json")
+    rows_of(decoder, '{"n": 1, "t": "x"}')
+    assert rows_of(decoder, '{"n": 2.5}', '{"n": 3}') == [
+        {"n": 2.5, "t": None, "offset": 0},
+        {"n": 3.0, "t": None, "offset": 1},
+    ]
+    assert rows_of(decoder, '{"t": 7}', '{"t": {"a": 1}}') == [
+        {"n": None, "t": "7", "offset": 0},
+        {"n": None, "t": '{"a": 1}', "offset": 1},
+    ]
+
+
+def test_what_looks_like_a_time_stays_text() -> None:
+    decoder = Decoder("json")
+    assert rows_of(decoder, '{"t": "2026-01-01"}', '{"t": "2026-01-01T00:00:00Z"}')[0]["t"] == (
+        "2026-01-01"
+    )
+    assert rows_of(decoder, '{"t": "soon"}')[0]["t"] == "soon"
+
+
+def test_bad_rows_have_reasons_and_the_others_stay() -> None:
+    values = ['{"n": 1}', "{", "[1]", "", "  ", '{"n": "x"}', b"\xff", '{"n": 1} {"n": 2}', "7",
+              None, '{"n": NaN}', '{"n":\n5}', "[" * 5000]  # fmt: skip
+    decoder = Decoder("json")
+    found = decoder.decode(batch(*values))
+    assert [row for row, _ in found.bad] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
+    assert found.batch.to_pylist() == [
+        {"n": 1, "offset": 0},
+        {"n": None, "offset": 9},
+        {"n": 5, "offset": 11},
+    ]
+    reasons = dict(found.bad)
+    assert reasons[5] == "n: text, where a whole number is expected"
+    assert reasons[6] == "it is not UTF-8: byte 0 is 0xff"
+    assert "not an object" in reasons[2]
+
+
+def test_names_that_the_record_has_already() -> None:
+    decoder = Decoder("json", taken=frozenset({"date"}))
+    (row,) = rows_of(decoder, '{"offset": 7, "Date": "x", "value_offset": 8, "value_x": 9}')
+    assert row == {"value_offset": 7, "value_Date": "x", "value_value_offset": 8, "value_x": 9,
+                   "offset": 0}  # fmt: skip
+    again = Decoder("json", taken=frozenset({"date"}))
+    again.known(decoder.decode(batch("{}")).batch.schema)
+    assert again.fields == decoder.fields
+
+
+def test_a_schema_of_the_users() -> None:
+    fields = [
+        pa.field("n", pa.int32()),
+        pa.field("d", pa.date32()),
+        pa.field("t", pa.timestamp("us", "UTC")),
+        pa.field("s", pa.string()),
+        pa.field("m", pa.decimal128(6, 2)),
+    ]
+    decoder = Decoder("json", fields, fixed=True)
+    good = '{"n": 1, "d": "2026-01-01", "t": "2026-01-01T00:00:00Z", "s": "x", "m": 1.25, "z": 0}'
+    (row,) = rows_of(decoder, good)
+    assert row["d"] == date(2026, 1, 1) and row["t"].year == 2026 and str(row["m"]) == "1.25"
+    found = decoder.decode(batch(good, '{"n": 99999999999}', '{"d": "soon"}', '{"s": 7}'))
+    assert [row for row, _ in found.bad] == [1, 2]
+    assert found.batch.to_pylist()[1]["s"] == "7"
+    assert "n: 99999999999" in found.bad[0][1]
+
+
+def test_csv() -> None:
+    fields = [pa.field("x", pa.int64()), pa.field("y", pa.string())]
+    decoder = Decoder("csv", fields, fixed=True)
+    found = decoder.decode(batch('1,"a,b"', "2", "x,y", ",", None, "3,\n4,c"))
+    assert found.batch.to_pylist() == [
+        {"x": 1, "y": "a,b", "offset": 0},
+        {"x": None, "y": None, "offset": 3},
+        {"x": None, "y": None, "offset": 4},
+    ]
+    assert [row for row, _ in found.bad] == [1, 2, 5]
+    assert rows_of(Decoder("csv", separator=";"), "1;2")[0]["_c1"] == "2"
+
+
+def test_text() -> None:
+    found = Decoder("text").decode(batch("grün", None, b"\xff"))
+    assert found.batch.column("value").to_pylist() == ["grün", None]
+    assert [row for row, _ in found.bad] == [2]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OBJECTS, max_size=20))
+def test_any_json_is_a_row_or_a_reason(objects: list[dict[str, Any]]) -> None:
+    decoder = Decoder("json")
+    for start in range(0, len(objects), 7):
+        part = objects[start : start + 7]
+        found = decoder.decode(batch(*[json.dumps(row) for row in part]))
+        bad = {row for row, _ in found.bad}
+        rows = {row["offset"]: row for row in found.batch.to_pylist()}
+        assert rows.keys() | bad == set(range(len(part)))
+        assert not rows.keys() & bad
+        for offset, row in rows.items():
+            for name, value in part[offset].items():
+                if isinstance(value, str) and isinstance(row.get(name), str):
+                    assert row[name] == value
+                if isinstance(value, int) and isinstance(row.get(name), int):
+                    assert row[name] == value
+
+
+def test_types() -> None:
+    number, text = pa.int64(), pa.string()
+    assert merge(number, pa.float64()) == pa.float64()
+    assert merge(text, number) == text
+    assert merge(pa.null(), number) == number
+    with pytest.raises(Conflict, match="a: text, where a whole number is expected"):
+        merge(number, text, "a")
+    schema = pa.schema(
+        [("a", pa.list_(pa.struct([("b", number)]))), ("t", pa.timestamp("us", "UTC"))]
+    )
+    back = from_spark_json(to_spark_json(schema))
+    assert to_spark_json(back) == to_spark_json(schema)
