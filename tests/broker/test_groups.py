@@ -164,6 +164,29 @@ def test_a_group_that_is_full():
         assert client.join("h").error_code == 0
 
 
+def test_who_removes_a_member_is_in_the_timeline(client, group):
+    client.enter(group, group_instance_id="i")
+    assert client.leave(group, {"member_id": "", "group_instance_id": "i"}).error_code == 0
+    joined = client.enter(group)
+    client.leave(group, {"member_id": joined.member_id})
+    events = [event for event in client.explain(group).events if event.kind == "left"]
+    assert "removed it" in events[0].cause
+    assert events[1].cause == "it left the group"
+
+
+def test_commits_of_who_is_no_member_are_in_the_timeline(client, group):
+    client.create_topic("by-hand")
+    for offset in range(20):
+        assert client.commit(group, "by-hand", offset) == 0
+    events = client.explain(group).events
+    assert [event.kind for event in events] == ["committed"] * 5
+    assert events[-1].cause.endswith(", which is no member, set by-hand-0 to 19")
+    joined = client.enter(group)
+    member = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
+    assert client.commit(group, "by-hand", 30, **member) == 0
+    assert client.explain(group).events[-1].kind == "stable"
+
+
 def test_a_member_that_stops_heartbeating():
     with (
         LocalBroker({"group.min.session.timeout.ms": 100}) as broker,

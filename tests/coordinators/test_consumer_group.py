@@ -403,3 +403,25 @@ def test_an_unloaded_group_answers_whoever_waits(owner):
     second = owner.send("b", 0, topics=frozenset({"clicks"}), owned=frozenset())
     owner.restarted()
     assert {owner.answers[t].error for t in (first, second)} == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_who_is_alive_away_or_waited_for(owner):
+    a = Consumer(owner, "a", "clicks", instance_id="i")
+    settle(owner, a)
+    owner.advance(5_000)
+    (alone,) = owner.group.statuses()
+    assert (alone.waited_for, alone.away, alone.silent_ms) == (False, False, 5_000)
+    assert alone.expires_in_ms == 40_000
+    Consumer(owner, "b", "clicks").beat()
+    assert {s.member_id: s.waited_for for s in owner.group.statuses()} == {"a": True, "b": False}
+    a.leave(-2)
+    assert {s.member_id: s.away for s in owner.group.statuses()} == {"a": True, "b": False}
+
+
+def test_a_second_instance_is_refused_and_that_is_in_the_timeline(owner):
+    settle(owner, Consumer(owner, "a", "clicks", instance_id="i"))
+    result = owner.beat("b", 0, topics=frozenset({"clicks"}), instance_id="i", owned=frozenset())
+    assert result.error == ErrorCode.UNRELEASED_INSTANCE_ID
+    event = list(owner.group.timeline)[-1]
+    assert event.kind == "refused"
+    assert "UNRELEASED_INSTANCE_ID: instance 'i' is still in use by member a" in event.cause

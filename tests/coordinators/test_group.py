@@ -519,3 +519,37 @@ def test_the_timeline_tells_the_story_and_is_bounded(owner):
         owner.join(a)
         owner.stabilize()
     assert len(list(owner.group.timeline)) == 200
+
+
+def test_who_is_waited_for_and_for_how_long(owner):
+    (old,) = owner.members_join({"session_ms": 45_000})
+    owner.advance(12_000)
+    (alive,) = owner.group.statuses()
+    assert (alive.waited_for, alive.silent_ms, alive.expires_in_ms) == (False, 12_000, 33_000)
+    owner.join()  # its successor
+    owner.advance(3_000)
+    gone, new = owner.group.statuses()
+    assert (gone.member_id, gone.waited_for) == (old, True)
+    assert (gone.silent_ms, gone.expires_in_ms) == (15_000, 30_000)
+    assert (new.waited_for, new.silent_ms, new.expires_in_ms) == (False, -1, -1)
+    owner.join(old)
+    assert owner.group.state is State.COMPLETING
+    assert [row.waited_for for row in owner.group.statuses()] == [True, False]  # the leader
+
+
+def test_the_end_of_a_rebalance_may_come_before_that_of_a_session(owner):
+    owner.members_join({"session_ms": 45_000, "rebalance_ms": 20_000})
+    owner.join(rebalance_ms=20_000)
+    (gone, _) = owner.group.statuses()
+    assert (gone.waited_for, gone.expires_in_ms) == (True, 20_000)
+
+
+def test_refusals_are_in_the_timeline_and_do_not_push_the_rest_out():
+    owner = Owner(max_size=1)
+    owner.members_join({})
+    before = kinds(owner)
+    for i in range(20):
+        owner.join(client_id=f"late{i}")
+    assert kinds(owner) == before + ["refused"] * 5
+    cause = list(owner.group.timeline)[-1].cause
+    assert cause == "client 'late19' at 10.0.0.1: GROUP_MAX_SIZE_REACHED: group.max.size is 1"

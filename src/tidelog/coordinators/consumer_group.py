@@ -64,6 +64,7 @@ from tidelog.wire.consumer_protocol import (
 )
 from tidelog.wire.primitives import ProtocolError
 
+_REFUSALS = frozenset({ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNRELEASED_INSTANCE_ID})
 _RETRY_MS = 1_000  # after a failed write
 # While something is going on members are asked to come sooner than every five seconds: who
 # waits for a partition cannot be told that it is free.
@@ -221,6 +222,7 @@ class ConsumerGroup(ConsumerState):
             try:
                 taken = self._take(request)
             except ApiError as error:
+                self._note_refusal(request, error)
                 self.replies.append((token, _refused(request, error)))
                 continue
             if isinstance(taken, (Beat, Join, _Sync)):
@@ -238,6 +240,11 @@ class ConsumerGroup(ConsumerState):
             self._write(answers)
         else:
             self.replies += answers
+
+    def _note_refusal(self, request: Beat | Join | _Sync, error: ApiError) -> None:
+        if not isinstance(request, _Sync) and error.code in _REFUSALS:
+            who = f"client {request.client_id!r} at {request.client_host}"
+            self._note("refused", None, f"{who}: {error.code.name}: {error.message}")
 
     def _take(self, request: Beat | Join | _Sync) -> Answer | Beat | Join | _Sync:
         """First, before the assignor runs: who is there, and what it wants to read.

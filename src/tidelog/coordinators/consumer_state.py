@@ -16,6 +16,7 @@ from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
 from tidelog.coordinators.assignors import ASSIGNORS, NO_SLOTS, Slot, Slots, Wish
 from tidelog.coordinators.consumer_members import (
+    LEFT_FOR_A_WHILE,
     ConsumerLimits,
     ConsumerMember,
     Current,
@@ -24,6 +25,7 @@ from tidelog.coordinators.consumer_members import (
 )
 from tidelog.coordinators.consumer_records import Dirty, Kind
 from tidelog.coordinators.group import State
+from tidelog.coordinators.members import MemberStatus
 from tidelog.coordinators.timeline import Timeline
 from tidelog.coordinators.topic_regex import TopicRegex
 from tidelog.errors import ApiError, ErrorCode
@@ -268,6 +270,29 @@ class ConsumerState:
         self._dirty.add((Kind.CURRENT, member.member_id))
 
     # -- time, and what happened ------------------------------------------------
+
+    def statuses(self) -> list[MemberStatus]:
+        """Who is alive, and who is waited for."""
+        return [self._status(member) for member in self.members.values()]
+
+    def _status(self, member: ConsumerMember) -> MemberStatus:
+        # One that is UNRELEASED waits itself: for those who have what it is to get.
+        reconciled = member.reconciled(self.target_epoch)
+        away = member.epoch == LEFT_FOR_A_WHILE
+        waited_for = not reconciled and not away and member.state is not MemberState.UNRELEASED
+        now, ends = self._now(), member.deadline
+        if member.act_by is not None:
+            ends = min(ends, member.act_by)
+        return MemberStatus(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            waited_for,
+            away,
+            silent_ms=max(now - (member.deadline - self._session(member)), 0),
+            expires_in_ms=max(ends - now, 0),
+        )
 
     def _session(self, member: ConsumerMember) -> int:
         return self.limits.session_ms if member.classic is None else member.classic.session_ms

@@ -38,6 +38,7 @@ from tidelog.coordinators.members import (
     JoinedMember,
     JoinResult,
     Member,
+    MemberStatus,
     Protocols,
     SyncResult,
     Token,
@@ -136,6 +137,7 @@ class ClassicGroup:
         """A member wants in, or in again; it is answered when the generation begins."""
         error = self._refusal(request)
         if error:
+            self._note_refusal(request, error)
             self._answer(token, JoinResult(error, request.member_id))
         elif not request.member_id:
             self._join_unknown(request, token)
@@ -159,6 +161,15 @@ class ClassicGroup:
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
+
+    def _note_refusal(self, request: Join, error: ErrorCode) -> None:
+        causes = {
+            ErrorCode.GROUP_MAX_SIZE_REACHED: f"group.max.size is {self.limits.max_size}",
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "no assignor in common with the others",
+        }
+        if error in causes:
+            who = f"client {request.client_id!r} at {request.client_host}"
+            self._note("refused", None, f"{who}: {error.name}: {causes[error]}")
 
     def _has_room(self, request: Join) -> bool:
         member = self.members.get(request.member_id)
@@ -687,6 +698,25 @@ class ClassicGroup:
         self.writes.append(Write(record, self.generation, assignments, token, answer))
 
     # -- small things -----------------------------------------------------------
+
+    def statuses(self) -> list[MemberStatus]:
+        """Who is alive, and who is waited for."""
+        return [self._status(member) for member in self.members.values()]
+
+    def _status(self, member: Member) -> MemberStatus:
+        waited_for = self.state is State.PREPARING and member.join_token is None
+        if self.state is State.COMPLETING and not self._storing:
+            waited_for = member.member_id == self.leader
+        shown = (member.member_id, member.instance_id, member.client_id, member.client_host)
+        if _kept_alive(member) or member.is_new:
+            return MemberStatus(*shown, waited_for)
+        now, ends = self._now(), member.deadline
+        if waited_for and self._join_deadline is not None:
+            ends = min(ends, self._join_deadline)
+        silent = now - (member.deadline - member.session_ms)
+        return MemberStatus(
+            *shown, waited_for, silent_ms=max(silent, 0), expires_in_ms=max(ends - now, 0)
+        )
 
     @property
     def untouched(self) -> bool:

@@ -71,6 +71,19 @@ class SyncResult(NamedTuple):
     protocol: str | None = None
 
 
+class MemberStatus(NamedTuple):
+    """Is a member alive, and does a rebalance wait for it?"""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    waited_for: bool
+    away: bool = False  # static, stopped, and its place is kept
+    silent_ms: int = -1  # since it was last heard of; -1: it waits for us
+    expires_in_ms: int = -1  # until it is taken for dead; -1: it waits for us
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     """One member.  A token is a request of it that waits to be answered."""

@@ -215,8 +215,12 @@ class GroupCoordinator:
         rows: Iterable[CommitRow],
         retention_ms: int,
         reply: Callable[[Codes], None],
+        outsider: str = "",
     ) -> None:
-        """Commit offsets; the reply has a code for each partition."""
+        """Commit offsets; the reply has a code for each partition.
+
+        ``outsider`` is who asks, if it is no member.
+        """
         shard = self.shard(group_id)
         code = shard.may_commit(group_id, member_id, instance_id, generation, version)
         if code:
@@ -243,7 +247,7 @@ class GroupCoordinator:
                 codes.update({(topic, partition): error for topic, partition, _ in good})
             reply(codes)
 
-        shard.commit(group_id, good, done)
+        shard.commit(group_id, good, done, outsider)
 
     def _check(self, topic: str, partition: int, offset: int, metadata: str) -> ErrorCode:
         known = self._broker.metadata.topics.get(topic)

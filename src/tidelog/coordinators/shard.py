@@ -224,8 +224,13 @@ class GroupShard:
         group_id: str,
         offsets: Iterable[tuple[str, int, Committed]],
         done: Callable[[ErrorCode], None],
+        outsider: str = "",
     ) -> None:
-        """Write offsets down; they count, and ``done`` hears, when they are safe."""
+        """Write offsets down; they count, and ``done`` hears, when they are safe.
+
+        ``outsider`` is who commits without being a member: an administrator, or a client
+        that assigns partitions by hand.
+        """
         if group_id not in self.groups:
             self._make(group_id)
         rows = list(offsets)
@@ -245,6 +250,8 @@ class GroupShard:
                     found = self.offsets[group_id] = GroupOffsets()
                 for row in rows:
                     found.set(*row)
+                if outsider:
+                    self._note_commit(group_id, rows, outsider)
                 if deletions != self._deletions:
                     topics = self._metadata().topics
                     gone = [row[:2] for row in rows if row[0] not in topics]
@@ -255,6 +262,15 @@ class GroupShard:
             done(error)
 
         self._shard.write([encode_commit(group_id, *row) for row in rows], stored)
+
+    def _note_commit(
+        self, group_id: str, rows: list[tuple[str, int, Committed]], outsider: str
+    ) -> None:
+        group = self.groups[group_id]
+        named = ", ".join(f"{topic}-{index} to {at.offset}" for topic, index, at in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        cause = f"{outsider}, which is no member, set {named}{more}"
+        group.timeline.add(self._clock.now_ms(), "committed", group.generation, "", cause)
 
     def remove_offsets(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import read_request, reply_later
+from tidelog.broker.later import client_id, read_request, reply_later
 from tidelog.coordinators.service import Codes, CommitRow
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_commit import (
@@ -49,6 +49,9 @@ def offset_commit(broker: Broker, frame: Frame) -> None:
     ]
     send = reply_later(frame)
     by_id = frame.version >= _BY_ID
+    outsider = ""
+    if not request.member_id:
+        outsider = f"client {client_id(frame)!r} at {frame.connection.peer_host}"
     try:
         broker.groups.commit(
             request.group_id,
@@ -59,6 +62,7 @@ def offset_commit(broker: Broker, frame: Frame) -> None:
             rows,
             request.retention_time_ms,
             lambda codes: send(_response(named, codes, by_id)),
+            outsider,
         )
     except ApiError as error:
         send(_response(named, {(row[0], row[1]): error.code for row in rows}, by_id))

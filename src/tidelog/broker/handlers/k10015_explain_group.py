@@ -1,4 +1,4 @@
-"""ExplainGroup: what happened to a group and why, and which offsets it lost.
+"""ExplainGroup: what happened to a group and why, who is alive, and which offsets it lost.
 
 tidelog's own; ``tidelog groups explain`` and ``tidelog groups describe`` ask it.
 """
@@ -13,6 +13,7 @@ from tidelog.wire.messages.explain_group import (
     ExplainGroupRequest,
     ExplainGroupResponse,
     GroupEvent,
+    MemberStatus,
     RemovedOffset,
 )
 
@@ -33,7 +34,11 @@ def explain_group(
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
     except ApiError as error:
         return ExplainGroupResponse(
-            error_code=error.code, error_message=error.message, events=[], removed_offsets=[]
+            error_code=error.code,
+            error_message=error.message,
+            events=[],
+            removed_offsets=[],
+            members=[],
         )
     return ExplainGroupResponse(
         error_code=0,
@@ -56,5 +61,9 @@ def explain_group(
                 reason=removal.reason,
             )
             for (topic, partition), removal in removals.items()
+        ],
+        members=[
+            MemberStatus(**status._asdict())
+            for status in (() if group is None else group.statuses())
         ],
     )
