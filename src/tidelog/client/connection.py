@@ -70,6 +70,10 @@ class Connection:
         self.port = port
         self.client_id = client_id
         self.timeout = timeout
+        # For those who read much and keep nothing: an answer's records are then valid only until
+        # the next one is received.  New memory for each would cost as much as the copy into it.
+        self.reuse_memory = False
+        self._memory = bytearray()
         self._versions: dict[int, tuple[int, int]] = {}
         self._expected: deque[_Expected] = deque()
         self._next_id = 0
@@ -179,14 +183,20 @@ class Connection:
             raise self._broken(error) from error
 
     def _read(self, size: int) -> memoryview:
-        buffer = bytearray(size)
-        view, got = memoryview(buffer), 0
+        view, got = self._room(size), 0
         while got < size:
             count = self._socket.recv_into(view[got:])
             if not count:
                 raise ConnectionResetError(0, "it closed the connection")
             got += count
         return view
+
+    def _room(self, size: int) -> memoryview:
+        if not self.reuse_memory:
+            return memoryview(bytearray(size))
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        return memoryview(self._memory)[:size]
 
     def _broken(self, error: OSError) -> BrokerUnreachable:
         self.close()

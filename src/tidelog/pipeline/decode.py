@@ -59,7 +59,7 @@ class Answer:
     """The batches of one Fetch answer, before their records are looked at."""
 
     records: memoryview
-    rows: list[list[int]]  # of the kernel's table
+    table: Any  # of the kernel: a row for each batch; valid until the next scan
     start: int
     next_offset: int  # after the last whole batch; ``start`` if there is none
     status: int  # how the scan ended
@@ -100,42 +100,44 @@ class Decoder:
             self._table = np.empty((len(view) // 61 + 1, kernel.TABLE_WIDTH), np.int64)
         raw = np.frombuffer(view, np.uint8) if view else np.empty(0, np.uint8)
         count, status, at = kernel.scan(raw, start, self._part.end, self._table)
-        rows = self._table[:count].tolist()
-        following = max(start, rows[-1][kernel.LAST] + 1) if rows else start
+        table = self._table[:count]
+        following = max(start, int(table[-1, kernel.LAST]) + 1) if count else start
         if status == kernel.PAST_END:
             following = max(following, self._part.end)  # nothing is left before the end
         if aborted:
-            self._skip_aborted(view, rows, aborted)
-        return Answer(view, rows, start, following, status, at)
+            _skip_aborted(view, table, aborted)
+        return Answer(view, table, start, following, status, at)
 
     def decode(self, answer: Answer) -> Iterator[pa.RecordBatch]:
         """Take the records; yields whenever the columns are full."""
-        raw = np.frombuffer(answer.records, np.uint8) if answer.rows else None
-        columns, rows = self._columns, answer.rows
-        columns.floor = answer.start
-        first = index = weight = 0
+        table = answer.table
+        raw = np.frombuffer(answer.records, np.uint8) if len(table) else None
+        self._columns.floor = answer.start
+        # Only batches that are large or compressed need more than the compiled loop.
+        work: list[int] = np.flatnonzero(table[:, kernel.WORK]).tolist()
+        first = weight = done = 0
         try:
-            while index < len(rows):
-                row = rows[index]
-                if row[kernel.LAST] < answer.start:
-                    index += 1
-                    continue
-                compressed = not row[kernel.SKIP] and row[kernel.ATTRIBUTES] & 7
-                if (compressed and weight) or weight >= _GROUP_BYTES:
-                    yield from self._take(raw, answer, first, index)
-                    first, weight = index, 0
+            while done < len(work):
+                index = work[done]
                 self._check_crc(answer, index)
-                if compressed:
-                    index = yield from self._take_compressed(answer, index)
-                    first = index
-                else:
-                    weight += row[kernel.SIZE]
-                    index += 1
+                if not table[index, kernel.WORK] & kernel.DECOMPRESS:
+                    done += 1
+                    weight += int(table[index, kernel.SIZE])
+                    if weight >= _GROUP_BYTES:
+                        yield from self._take(raw, answer, first, index + 1)
+                        first, weight = index + 1, 0
+                    continue
+                yield from self._take(raw, answer, first, index)
+                first = index
+                count = self._decompress_some(answer, work, done)
+                done += count
+                yield from self._take(self._scratch, answer, index, index + count)
+                first, weight = index + count, 0
         except _Damage as damage:
             # What stands before the damaged batch is whole.
             yield from self._take(raw, answer, first, damage.index)
             raise self._corrupt(answer, damage.index, damage.reason) from damage.__cause__
-        yield from self._take(raw, answer, first, index)
+        yield from self._take(raw, answer, first, len(table))
         if len(self._scratch) > _LARGEST_KEPT_SCRATCH:
             self._scratch = np.empty(_SCRATCH, np.uint8)
         if answer.status == kernel.OLD_MAGIC:
@@ -168,34 +170,33 @@ class Decoder:
                 raise self._corrupt(answer, index, reason)
             return
 
-    def _take_compressed(self, answer: Answer, index: int) -> Any:
-        """As many compressed batches as fit into the scratch memory; the next batch."""
-        first, used = index, 0
-        rows = answer.rows
-        while index < len(rows) and used < _GROUP_BYTES:
-            row = rows[index]
-            if row[kernel.SKIP] or not row[kernel.ATTRIBUTES] & 7:
+    def _decompress_some(self, answer: Answer, work: list[int], done: int) -> int:
+        """Compressed batches into the scratch memory, as many as follow each other and fit."""
+        first, used, count = work[done], 0, 0
+        for index in work[done:]:
+            if index != first + count or used >= _GROUP_BYTES:
+                break
+            if not answer.table[index, kernel.WORK] & kernel.DECOMPRESS:
                 break
             try:
-                if index > first:
+                if count:
                     self._check_crc(answer, index)
                 size = self._decompress(answer, index, used)
             except _Damage:
-                if index == first:
+                if not count:
                     raise
                 break  # it will be the first of the next group, and damaged again
             if size is None:
                 break
-            table = self._table[index]
-            table[kernel.DATA], table[kernel.DATA_END] = used, used + size
+            answer.table[index, kernel.DATA] = used
             used += size
-            index += 1
-        yield from self._take(self._scratch, answer, first, index)
-        return index
+            answer.table[index, kernel.DATA_END] = used
+            count += 1
+        return count
 
     def _decompress(self, answer: Answer, index: int, used: int) -> int | None:
-        """Into the scratch memory; None if it is too full, and it grows if it is empty."""
-        row = answer.rows[index]
+        """Into the scratch memory; None if it is too full.  An empty one grows."""
+        row = answer.table[index].tolist()
         data = answer.records[row[kernel.DATA] : row[kernel.DATA_END]]
         try:
             codec = codec_of(row[kernel.ATTRIBUTES])
@@ -215,44 +216,27 @@ class Decoder:
             raise _Damage(index, str(error)) from error
 
     def _check_crc(self, answer: Answer, index: int) -> None:
-        row = answer.rows[index]
-        at = row[kernel.POSITION]
-        if crc32c(answer.records[at + CRC_START : at + row[kernel.SIZE]]) != row[kernel.CRC]:
+        row = answer.table[index].tolist()
+        if row[kernel.WORK] & kernel.CHECK_CRC:
+            at = row[kernel.POSITION]
+            found = crc32c(answer.records[at + CRC_START : at + row[kernel.SIZE]])
+            wrong = found != row[kernel.CRC]
+        else:
+            wrong = row[kernel.WORK] & kernel.WRONG_CRC
+        if wrong:
             raise _Damage(index, "the batch does not match its CRC")
-
-    def _skip_aborted(
-        self, view: memoryview, rows: list[list[int]], aborted: Sequence[tuple[int, int]]
-    ) -> None:
-        """Leave out what belongs to aborted transactions, as the Java client does.
-
-        A transaction goes from its first offset, which the broker tells, to the abort marker
-        of its producer.
-        """
-        waiting = sorted(aborted, key=lambda row: row[1], reverse=True)
-        active: set[int] = set()
-        for index, row in enumerate(rows):
-            while waiting and waiting[-1][1] <= row[kernel.LAST]:
-                active.add(waiting.pop()[0])
-            if not row[kernel.ATTRIBUTES] & TRANSACTIONAL:
-                continue
-            if row[kernel.ATTRIBUTES] & CONTROL:
-                at = row[kernel.POSITION]
-                marker = read_marker(view[at : at + row[kernel.SIZE]])
-                if marker is not None and not marker.committed:
-                    active.discard(row[kernel.PRODUCER])
-            elif row[kernel.PRODUCER] in active:
-                row[kernel.SKIP] = 1
-                self._table[index, kernel.SKIP] = 1
 
     # -- errors -----------------------------------------------------------------
 
     def _corrupt(self, answer: Answer, index: int, reason: str) -> CorruptBatch:
         """From the first record that was not taken to the next batch, or the batch's end."""
-        row = answer.rows[index]
-        base = row[kernel.BASE]
+        base = int(answer.table[index, kernel.BASE])
+        if index + 1 < len(answer.table):
+            after = int(answer.table[index + 1, kernel.BASE])
+        else:
+            after = int(answer.table[index, kernel.LAST]) + 1
         first = max(base, self._columns.floor, answer.start)
-        after = answer.rows[index + 1][kernel.BASE] if index + 1 < len(answer.rows) else 0
-        after = max(first + 1, after or row[kernel.LAST] + 1)
+        after = max(first + 1, after)
         lost = self._part.between(first, min(after, max(self._part.end, first + 1)))
         return CorruptBatch(lost, f"the batch at offset {base} is damaged: {reason}")
 
@@ -269,6 +253,29 @@ class Decoder:
             f"{self._part.place}: the message at offset {offset} has the old format of magic "
             f"{view[at + 16]}; only magic 2 (Kafka 0.11 or newer) can be read",
         )
+
+
+def _skip_aborted(view: memoryview, table: Any, aborted: Sequence[tuple[int, int]]) -> None:
+    """Leave out what belongs to aborted transactions, as the Java client does.
+
+    A transaction goes from its first offset, which the broker tells, to the abort marker of its
+    producer.
+    """
+    waiting = sorted(aborted, key=lambda row: row[1], reverse=True)
+    active: set[int] = set()
+    for index, row in enumerate(table.tolist()):
+        while waiting and waiting[-1][1] <= row[kernel.LAST]:
+            active.add(waiting.pop()[0])
+        if not row[kernel.ATTRIBUTES] & TRANSACTIONAL:
+            continue
+        if row[kernel.ATTRIBUTES] & CONTROL:
+            at = row[kernel.POSITION]
+            marker = read_marker(view[at : at + row[kernel.SIZE]])
+            if marker is not None and not marker.committed:
+                active.discard(row[kernel.PRODUCER])
+        elif row[kernel.PRODUCER] in active:
+            table[index, kernel.SKIP] = 1
+            table[index, kernel.WORK] &= ~kernel.DECOMPRESS
 
 
 class _Damage(Exception):

@@ -188,12 +188,14 @@ class _Reader:
             self._try_again(error_of(ErrorCode.LEADER_NOT_AVAILABLE, None, str(place)))
             return None
         try:
-            return self._cluster.open(leader)
+            connection = self._cluster.open(leader)
         except ApiError as error:
-            if isinstance(error, BrokerUnreachable) or error.code in _PASSING:
-                self._try_again(error)
-                return None
-            raise
+            if error.code not in _PASSING:
+                raise
+            self._try_again(error)
+            return None
+        connection.reuse_memory = True  # the decoder copies what it keeps
+        return connection
 
     def _send(self, offset: int) -> None:
         assert self._connection is not None
