@@ -10,18 +10,20 @@ from cli import run, spawn
 
 
 def test_the_demo_tells_what_happened_and_leaves_nothing() -> None:
-    process = spawn("demo", "--events", "500", "--seed", "1", bootstrap="")
-    out, err = process.communicate(timeout=60)
+    process = spawn("demo", "--events", "500", "--seed", "1", "--spark", bootstrap="")
+    out, err = process.communicate(timeout=110)
     assert (process.returncode, err) == (0, "")
     assert "500 events with librdkafka" in out
     assert "500 events back, in order" in out
     assert "weather" in out
+    assert "500 offsets in, 500 rows out" in out
+    assert "top keywords in windows of 30 s" in out
     folder = next(line for line in out.splitlines() if "on disk" in line).split()[2]
     assert not os.path.exists(os.path.dirname(folder))
 
 
 def test_the_demo_that_stays_until_it_is_told_to_stop() -> None:
-    process = spawn("demo", "--events", "20", "--stay", "--json", bootstrap="")
+    process = spawn("demo", "--events", "20", "--no-spark", "--stay", "--json", bootstrap="")
     assert process.stdout is not None
     facts = json.loads(process.stdout.readline())
     assert (facts["written"], facts["read"]) == (20, 20)

@@ -2,6 +2,7 @@
 
 The events are those of the Kafka paper's users: who searched for what, and when.  They go in
 through librdkafka and come back through it; only the look at the disk uses our own client.
+Then Spark loads them into a lake (``demo_lake.py``), if it is installed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.text import plural
+from tidelog.tools import demo_lake
 from tidelog.tools.output import show_json, size_text
 
 TOPIC, PARTITIONS, USERS = "searches", 3, 200
@@ -43,16 +45,22 @@ _WORTH_A_RATE = 100  # fewer events take no time that could be measured
 @click.command()
 @click.option("--events", default=5000, show_default=True, type=click.IntRange(1), help="How many.")
 @click.option("--seed", default=2011, show_default=True, help="Another seed, other events.")
+@click.option("--spark/--no-spark", default=None, help="Load them into a lake, too.")
 @click.option("--stay", is_flag=True, help="Keep the broker up until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print what happened as JSON.")
-def demo(events: int, seed: int, stay: bool, as_json: bool) -> None:
-    """See a broker at work, in a few seconds.
+def demo(events: int, seed: int, spark: bool | None, stay: bool, as_json: bool) -> None:
+    """See a broker at work, in less than a minute.
 
     It starts a broker on a free port with its data in a temporary folder, writes search
-    events with a real Kafka client, reads them back, and looks at what is on the disk.
+    events with a real Kafka client, reads them back, and looks at what is on the disk.  Then
+    Spark loads them into a lake, proves that all of them are there, and counts them.
     """
+    if spark is None:
+        spark = demo_lake.can_load()
+    elif spark and not demo_lake.can_load():
+        raise click.UsageError('Spark is not installed: pip install "tidelog[spark]"')
     clock = SystemClock()
-    say = _Account(as_json)
+    say = Account(as_json)
     begun = clock.monotonic()
     # A demo that is told to stop must not leave its broker behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -74,6 +82,8 @@ def demo(events: int, seed: int, stay: bool, as_json: bool) -> None:
             say.rate("read", events, seconds, how)
             say.keywords(keywords)
             say.disk(cluster, str(broker.data), size)
+        if spark:
+            demo_lake.load_and_query(say, broker.bootstrap, TOPIC, events, clock)
         say.end(broker.bootstrap, stay)
         if stay:
             try:
@@ -207,7 +217,7 @@ def _failed(message: str) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the demo failed: {message}")
 
 
-class _Account:
+class Account:
     """Tells a person what happens as it happens, or a program at the end."""
 
     def __init__(self, as_json: bool) -> None:
@@ -238,6 +248,18 @@ class _Account:
         for i, (keyword, count) in enumerate(top):
             bar = "#" * max(1, round(24 * count / longest))
             self("searched" if i == 0 else "", f"{keyword:<16}{count:>7,}  {bar}")
+
+    def windows(self, title: str, rows: Sequence[demo_lake.Searched]) -> None:
+        self._facts["windows"] = [row._asdict() for row in rows]
+        self("counted", title)
+        shown = ""
+        for row in rows:
+            window = row.window if row.window != shown else ""
+            self("", f"{window:<10}{row.keyword:<16}{row.searches:>7,}")
+            shown = row.window
+
+    def failed(self, message: str) -> ApiError:
+        return _failed(message)
 
     def disk(self, cluster: Cluster, data: str, size: int) -> None:
         total = 0
