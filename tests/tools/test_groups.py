@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from cli import Command, run
+from cli import Command, on_terminal, run
 from confluent_kafka import Consumer, Producer, TopicPartition
 from group_client import GroupClient
 from kafka.admin import KafkaAdminClient
 from waiting import until
 
 from tidelog.testing import LocalBroker
+from tidelog.wire.messages.join_group import JoinGroupResponse
 
 
 @pytest.fixture
@@ -126,7 +129,8 @@ def test_reset_shows_the_plan_and_needs_yes(
     group = records
     active = tidelog("groups", "reset", group, "--to", "start", "--yes")
     assert active.code == 1
-    assert f"group '{group}' has a member: stop its consumers first" in active.err
+    assert f"group '{group}' has 1 member: stop its consumers first: reader-" in active.err
+    assert "(client 'reader' at 127.0.0.1, silent for " in active.err
     consumer.close()
     plan = tidelog("groups", "reset", group, "--to", "-5")
     assert plan.code == 0
@@ -156,17 +160,22 @@ def test_reset_of_what_is_not_there(tidelog: Command, records: str) -> None:
     gone = tidelog("groups", "reset", "no-such-group", "--to", "start")
     assert gone.code == 1
     assert "there is no group 'no-such-group'" in gone.err
+    assert "or give it a start with --topic" in gone.err
     assert tidelog("groups", "reset", "g", "--to", "nonsense").code == 2
     assert tidelog("groups", "reset", "g", "--to", "start", "-p", "0").code == 2
     far = tidelog("groups", "reset", "new", "--to", "5000", "--topic", records)
     assert far.code == 1
-    assert f"{records}-0 has offsets 0 to 50, not 5000" in far.err
+    assert f"{records}-0 has offsets 0 to 50, not 5000: use end" in far.err
     part = tidelog("groups", "reset", "new", "--to", "end", "--topic", records, "-p", "7")
     assert part.code == 1
     # A group that is not there yet can be given a start.
     group = f"new-{records}"
     made = tidelog("groups", "reset", group, "--to", "+3", "--topic", records, "--yes")
     assert made.code == 0
+    assert f"group '{group}' does not exist yet: it will be made" in made.err
+    (event,) = tidelog("groups", "explain", group, "--json").json["events"]
+    assert event["event"] == "committed"
+    assert f"client 'tidelog' at 127.0.0.1, which is no member, set {records}-0" in event["cause"]
     (found,) = tidelog("groups", "describe", group, "--json").json
     assert [row["committed"] for row in found["partitions"]] == [3, 3]
 
@@ -176,12 +185,13 @@ def test_delete(tidelog: Command, consumer: Consumer, records: str) -> None:
     assert tidelog("groups", "delete", group).code == 2  # nobody is there to be asked
     active = tidelog("groups", "delete", group, "--yes")
     assert active.code == 1
-    assert "stop its consumers first" in active.err
+    assert "has 1 member: stop its consumers first: reader-" in active.err
     consumer.close()
     assert tidelog("groups", "delete", group, "--yes").out == f"{group} deleted\n"
     again = tidelog("groups", "delete", group, "--yes", "--json")
     assert again.code == 1
     assert again.json[0]["deleted"] is False
+    assert "the group id is empty" in tidelog("groups", "delete", "", "--yes").err
 
 
 def test_explain(tidelog: Command, consumer: Consumer, records: str) -> None:
@@ -214,13 +224,93 @@ def test_a_group_that_has_lost_its_last_offset_is_explained() -> None:
         assert client.commit("idle", "t", 9, version=4, retention_time_ms=1) == 0
         until(lambda: not client.list(), "the group to be forgotten")
         (found,) = run("groups", "describe", "idle", "--json", bootstrap=broker.bootstrap).json
-        assert (found["state"], found["members"], found["lag"]) == ("Dead", [], 0)
+        assert (found["state"], found["members"], found["lag"]) == ("Dead", [], None)
         assert "retention time" in found["removed_offsets"][0]["reason"]
         shown = run("groups", "describe", "idle", bootstrap=broker.bootstrap)
         assert "idle  Dead, 0 members" in shown.lines[0]
+        assert "lag unknown (nothing is committed)" in shown.lines[0]
         assert "the offset of t-0 was removed at" in shown.lines[1]
+        events = run("groups", "explain", "idle", bootstrap=broker.bootstrap)
+        assert "offset gone" in events.lines[1]
+        assert "t-0: " in events.lines[1]
         unknown = run("groups", "describe", "other", bootstrap=broker.bootstrap)
         assert (unknown.code, "there is no group 'other'" in unknown.err) == (1, True)
+
+
+def test_who_is_waited_for(broker: LocalBroker, tidelog: Command, topic: str) -> None:
+    """A consumer was killed, and its successor waits for it."""
+    with GroupClient(broker.port) as killed, GroupClient(broker.port) as successor:
+        killed.find(topic)
+        old = killed.enter(topic, session_timeout_ms=60_000, rebalance_timeout_ms=60_000)
+        first = successor.call(successor.join_request(topic), JoinGroupResponse, 9)
+        successor.send(successor.join_request(topic, first.member_id), 9)
+        until(lambda: killed.describe(topic).group_state != "Stable", "the rebalance")
+        shown = tidelog("groups", "describe", topic)
+        assert "PreparingRebalance, 2 members, " in shown.lines[0]
+        assert "lag unknown (nothing is committed)" in shown.lines[0]
+        (line,) = [line for line in shown.lines if "waiting for" in line]
+        assert f"waiting for {old.member_id} (" in line
+        assert "s, expires in " in line
+        assert shown.out.count("not known while rebalancing") == 2
+        (found,) = tidelog("groups", "describe", topic, "--json").json
+        waits = {row["member"]: row["waited_for"] for row in found["members"]}
+        assert waits == {old.member_id: True, first.member_id: False}
+        assert [row["partitions"] for row in found["members"]] == [None, None]
+        assert f"waiting for {old.member_id} (client " in tidelog("groups", "explain", topic).out
+        for command in ("reset --to start", "delete"):
+            refused = tidelog("groups", *command.split(), topic, "--yes")
+            assert f"has 2 members: stop its consumers first: {old.member_id} (" in refused.err
+        assert killed.leave(topic, {"member_id": old.member_id}).error_code == 0
+
+
+def test_offsets_outside_the_log(broker: LocalBroker, tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--partitions", "2")
+    for partition in ("0", "1"):
+        tidelog("produce", topic, "-p", partition, stdin="x\n" * 50)
+    with GroupClient(broker.port) as client:
+        client.find(topic)
+        assert client.commit(topic, topic, 5, partition=0) == 0
+        assert client.commit(topic, topic, 9999, partition=1) == 0
+    tidelog("records", "delete", topic, "--before", "20", "--yes")
+    (found,) = tidelog("groups", "describe", topic, "--json").json
+    rows = [(row["lag"], row["note"]) for row in found["partitions"]]
+    assert rows == [(30, "before the start"), (0, "beyond the end")]
+    shown = tidelog("groups", "describe", topic)
+    assert f"{topic}-0: 5 is before the start of the log, 20" in shown.lines[-2]
+    assert f"{topic}-1: 9999 is beyond the end of the log, 50" in shown.lines[-1]
+
+
+def test_errors_as_json(tidelog: Command, consumer: Consumer, records: str) -> None:
+    """An error that concerns a group is in the answer and on standard error."""
+    gone = "there is no group 'no-such-group'"
+    described = tidelog("groups", "describe", records, "no-such-group", "--json")
+    assert (described.code, gone in described.err) == (1, True)
+    good, bad = described.json
+    assert (good["error"], good["state"]) == (None, "Stable")
+    assert gone in bad["error"]
+    assert good.keys() == bad.keys()
+    shown = tidelog("groups", "describe", "no-such-group", records)
+    assert (shown.code, shown.lines[0].split()[0], gone in shown.err) == (1, records, True)
+    explained = tidelog("groups", "explain", "no-such-group", "--json")
+    assert (explained.code, gone in explained.err) == (1, True)
+    assert gone in explained.json["error"]
+    assert explained.json.keys() == tidelog("groups", "explain", records, "--json").json.keys()
+    refused = tidelog("groups", "reset", records, "--to", "start", "--yes", "--json")
+    assert (refused.code, refused.json["done"]) == (1, False)
+    assert "stop its consumers first" in refused.json["error"]
+    consumer.close()
+    planned = tidelog("groups", "reset", records, "--to", "start", "--json")
+    assert (planned.code, planned.json["error"]) == (0, None)
+    assert planned.json.keys() == refused.json.keys()
+
+
+def test_it_fits_on_a_terminal(broker: LocalBroker, consumer: Consumer, records: str) -> None:
+    described = on_terminal("groups", "describe", records, bootstrap=broker.bootstrap)
+    member = next(line for line in described if "reader-" in line)
+    assert re.search(r" reader-[0-9a-f]{4}…$", member.rstrip())
+    explained = on_terminal("groups", "explain", records, bootstrap=broker.bootstrap)
+    assert re.match(r"\d\d-\d\d \d\d:\d\d:\d\d  ", explained[2])
+    assert max(map(len, explained)) <= 80
 
 
 def test_a_group_of_the_consumer_protocol(
@@ -246,6 +336,7 @@ def test_a_group_of_the_consumer_protocol(
     assert [records, "Stable", "consumer"] in [r.split() for r in tidelog("groups", "list").lines]
     (found,) = tidelog("groups", "describe", records, "--json").json
     assert (found["state"], found["protocol"], found["lag"]) == ("Stable", "uniform", 40)
+    assert found["type"] == "consumer"
     assert [row["client"] for row in found["partitions"]] == ["reader", "reader"]
     events = tidelog("groups", "explain", records, "--json").json["events"]
     assert [event["event"] for event in events][:3] == ["joined", "epoch", "stable"]

@@ -159,6 +159,7 @@ class Cluster:
         self._timeout = timeout
         self._patience = patience
         self._clock = clock or SystemClock()
+        self.coordinators: dict[str, int] = {}  # of groups, as far as they are known
         self._brokers: dict[int, BrokerView] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tidelog.client.cluster import Cluster, TopicPartition, error_of
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -19,7 +20,11 @@ from tidelog.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from tidelog.wire.messages.explain_group import ExplainGroupRequest, ExplainGroupResponse
+from tidelog.wire.messages.explain_group import (
+    ExplainGroupRequest,
+    ExplainGroupResponse,
+    MemberStatus,
+)
 from tidelog.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -40,7 +45,9 @@ from tidelog.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
 
-EMPTY, DEAD = "Empty", "Dead"
+EMPTY, STABLE, DEAD = "Empty", "Stable", "Dead"
+CLASSIC, CONSUMER = "classic", "consumer"
+_MEMBERS_NAMED = 3  # in the error of one who wants a group without members
 _BY_NAME = 9  # the newest OffsetCommit and OffsetFetch that name topics, not topic ids
 
 # The coordinator is being made, is moving or reads its log.
@@ -65,7 +72,10 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and the partitions that it has; None if only its client can read that."""
+    """A member and the partitions that it has.
+
+    None if that is not known: during a rebalance, or because only its client can read it.
+    """
 
     member_id: str
     instance_id: str | None
@@ -79,6 +89,7 @@ class GroupView:
     """A group as its coordinator describes it."""
 
     group_id: str
+    type: str
     state: str
     protocol_type: str
     protocol: str
@@ -114,6 +125,7 @@ def list_groups(
             for row in response.groups
             if not wanted or row.group_type.lower() in wanted
         ]
+        cluster.coordinators.update((row.group_id, broker_id) for row in response.groups)
     return sorted(found, key=lambda row: row.group_id)
 
 
@@ -133,7 +145,13 @@ def describe_group(cluster: Cluster, group_id: str) -> GroupView:
     if row.error_code or row.group_state == DEAD:
         return _describe_consumer_group(cluster, group_id)
     return GroupView(
-        group_id, row.group_state, row.protocol_type, row.protocol_data, node, _members(row)
+        group_id,
+        CLASSIC,
+        row.group_state,
+        row.protocol_type,
+        row.protocol_data,
+        node,
+        _members(row),
     )
 
 
@@ -174,7 +192,7 @@ def _describe_consumer_group(cluster: Cluster, group_id: str) -> GroupView:
     ]
     members.sort(key=lambda member: (member.client_id, member.member_id))
     return GroupView(
-        group_id, row.group_state, PROTOCOL_TYPE, row.assignor_name, node, tuple(members)
+        group_id, CONSUMER, row.group_state, PROTOCOL_TYPE, row.assignor_name, node, tuple(members)
     )
 
 
@@ -187,7 +205,7 @@ def _members(row: DescribedGroup) -> tuple[GroupMember, ...]:
     members = []
     for member in row.members:
         partitions = None
-        if row.protocol_type == PROTOCOL_TYPE:
+        if row.protocol_type == PROTOCOL_TYPE and row.group_state == STABLE:
             places = assigned_partitions(member.member_assignment)
             if places is not None:
                 partitions = tuple(sorted(TopicPartition(*place) for place in places))
@@ -264,18 +282,30 @@ def set_offsets(
             place = TopicPartition(topic.name, part.partition_index)
             error = None
             if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                error = active_error(group_id)
+                error = active_error(cluster, group_id)
             elif part.error_code:
                 error = error_of(part.error_code, None, str(place))
             results[place] = error
     return results
 
 
-def active_error(group_id: str, members: int = 0) -> ApiError:
-    """Offsets of a group that is at work belong to its members."""
-    count = "a member" if members == 1 else f"{members} members" if members else "members"
+def active_error(cluster: Cluster, group_id: str) -> ApiError:
+    """Offsets of a group that is at work belong to its members: who are they?"""
+    status = explained(cluster, group_id)
+    if status is not None:
+        names = [member_text(member) for member in status.members]
+    else:
+        names = [
+            f"{member.member_id} (client {member.client_id!r} at {member.host})"
+            for member in describe_group(cluster, group_id).members
+        ]
+    count = plural(len(names), "member") if names else "members"
+    shown = "; ".join(names[:_MEMBERS_NAMED])
+    more = f" and {len(names) - _MEMBERS_NAMED} more" if len(names) > _MEMBERS_NAMED else ""
     return ApiError(
-        ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {count}: stop its consumers first"
+        ErrorCode.NON_EMPTY_GROUP,
+        f"group {group_id!r} has {count}: stop its consumers first"
+        + (f": {shown}{more}" if shown else ""),
     )
 
 
@@ -294,7 +324,9 @@ def delete_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, ApiError 
         if code == ErrorCode.GROUP_ID_NOT_FOUND:
             results[name] = no_such_group(name)
         elif code == ErrorCode.NON_EMPTY_GROUP:
-            results[name] = active_error(name)
+            results[name] = active_error(cluster, name)
+        elif code == ErrorCode.INVALID_GROUP_ID and not name:
+            results[name] = ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         else:
             results[name] = error_of(code, None, f"group {name!r}") if code else None
     return results
@@ -316,6 +348,27 @@ def explain_group(cluster: Cluster, group_id: str) -> ExplainGroupResponse:
     return response
 
 
+def explained(cluster: Cluster, group_id: str) -> ExplainGroupResponse | None:
+    """The same; None if nobody knows: the broker is no tidelog, or there is no such group."""
+    try:
+        return explain_group(cluster, group_id)
+    except ApiError as error:
+        if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND):
+            raise
+        return None
+
+
+def member_text(member: MemberStatus) -> str:
+    """Who a member is, and how long it will be waited for."""
+    static = f"instance {member.instance_id!r}, " if member.instance_id is not None else ""
+    times = ""
+    if member.expires_in_ms >= 0:
+        state = "away" if member.away else f"silent for {round(member.silent_ms / 1000)} s"
+        times = f", {state}, expires in {round(member.expires_in_ms / 1000)} s"
+    who = f"client {member.client_id!r} at {member.client_host}"
+    return f"{member.member_id} ({static}{who}{times})"
+
+
 def _ask_coordinator(
     cluster: Cluster,
     group_id: str,
@@ -330,11 +383,14 @@ def _ask_coordinator(
         response = cluster.ask(request, answer, broker=node, at_most=at_most)
         if code(response) not in _COORDINATOR_MOVED:
             break
+        cluster.coordinators.pop(group_id, None)
     return node, response
 
 
 def coordinator(cluster: Cluster, group_id: str) -> int:
     """The broker that coordinates a group, whether there is such a group or not."""
+    if group_id in cluster.coordinators:
+        return cluster.coordinators[group_id]
     request = FindCoordinatorRequest(key=group_id, key_type=0, coordinator_keys=[group_id])
     for _ in cluster.attempts():
         response = cluster.ask(request, FindCoordinatorResponse)
@@ -343,4 +399,5 @@ def coordinator(cluster: Cluster, group_id: str) -> int:
             break
     if found.error_code:
         raise error_of(found.error_code, found.error_message, f"group {group_id!r}")
+    cluster.coordinators[group_id] = found.node_id
     return found.node_id

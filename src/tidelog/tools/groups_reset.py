@@ -1,0 +1,190 @@
+"""``tidelog groups reset``: let a group go on from another offset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tidelog.client import groups as asking
+from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.groups import CommittedOffset, GroupView
+from tidelog.client.offsets import Extent, Kind, Position
+from tidelog.client.partitions import extents, resolve_all
+from tidelog.clock import SystemClock
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
+from tidelog.tools.options import bootstrap_option, connect, json_option, offset_value
+from tidelog.tools.output import complain, note, printable, show_json, show_table
+
+Plan = list[dict[str, Any]]
+
+
+@click.command()
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--to",
+    "position",
+    required=True,
+    callback=offset_value,
+    metavar="OFFSET",
+    help="start, end, N (that offset), +N (N after the start), -N (N before the end), @TIME "
+    "(2026-01-01T00:00Z) or @-48h.  Nothing is relative to what is committed.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="May be given several times.  Default: all that the group has read.",
+)
+@click.option(
+    "-p",
+    "--partition",
+    "numbers",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition of the one --topic; may be given several times.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do it; without this the plan is shown, no more.")
+@bootstrap_option
+@json_option
+def reset(
+    name: str,
+    position: Position,
+    topics: tuple[str, ...],
+    numbers: tuple[int, ...],
+    yes: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Let GROUP go on from another offset.
+
+    Shows the plan; --yes does it.  The consumers of the group must be stopped.
+
+    \b
+        tidelog groups reset billing --to start
+        tidelog groups reset billing --to @-48h --topic orders --yes
+        tidelog groups reset billing --to 1742 --topic orders -p 0 --yes
+    """
+    if numbers and len(topics) != 1:
+        raise click.UsageError("--partition needs the one --topic that it is of")
+    plan: Plan = []
+    errors: list[str] = []
+    with connect(bootstrap) as cluster:
+        try:
+            view = _group_or_new(cluster, name, topics)
+            if view is not None and view.state != asking.EMPTY:
+                raise asking.active_error(cluster, name)
+            targets, plan = _plan(cluster, name, position, topics, numbers)
+            if not as_json:
+                _show_plan(name, plan, new=view is None)
+            if yes:
+                results = asking.set_offsets(cluster, name, targets)
+                errors = [
+                    f"{place}: {error.message}"
+                    for place, error in results.items()
+                    if error is not None
+                ]
+        except BrokerUnreachable:
+            raise
+        except ApiError as error:
+            errors = [error.message]
+    if as_json:
+        done = yes and not errors
+        show_json({"group": name, "done": done, "plan": plan, "error": "; ".join(errors) or None})
+    for message in dict.fromkeys(errors):
+        complain(message)
+    if errors:
+        raise click.exceptions.Exit(1)
+    if not yes:
+        note("nothing was changed: add --yes to do it")
+    elif not as_json:
+        click.echo(f"{printable(name)}: {plural(len(plan), 'offset')} set")
+
+
+def _group_or_new(cluster: Cluster, name: str, topics: tuple[str, ...]) -> GroupView | None:
+    """The group; None if there is none yet and the topics are named, so that it can be made."""
+    try:
+        return asking.describe_group(cluster, name)
+    except ApiError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        if topics:
+            return None
+        message = f"{error.message}, or give it a start with --topic"
+        raise ApiError(error.code, message) from None
+
+
+def _plan(
+    cluster: Cluster,
+    name: str,
+    position: Position,
+    topics: tuple[str, ...],
+    numbers: tuple[int, ...],
+) -> tuple[dict[TopicPartition, int], Plan]:
+    """The offsets to set, and the same for people."""
+    committed = asking.committed_offsets(cluster, name)
+    places = _places(cluster, name, committed, topics, numbers)
+    logs = extents(cluster, places)
+    targets = resolve_all(cluster, position, logs, SystemClock().now_ms())
+    _check_targets(position, targets, logs)
+    plan = [
+        {
+            "topic": place.topic,
+            "partition": place.partition,
+            "from": committed[place].offset if place in committed else None,
+            "to": targets[place],
+            "start": logs[place].start,
+            "end": logs[place].end,
+        }
+        for place in places
+    ]
+    return targets, plan
+
+
+def _show_plan(name: str, plan: Plan, *, new: bool) -> None:
+    columns = ("topic", "partition", "from", "to", "start", "end")
+    show_table(
+        columns, [tuple(row[column] for column in columns) for row in plan], right=columns[1:]
+    )
+    if new:
+        note(f"group {name!r} does not exist yet: it will be made")
+
+
+def _places(
+    cluster: Cluster,
+    name: str,
+    committed: dict[TopicPartition, CommittedOffset],
+    topics: tuple[str, ...],
+    numbers: tuple[int, ...],
+) -> list[TopicPartition]:
+    """The partitions to reset: all of the named topics, or of those with offsets."""
+    wanted = list(dict.fromkeys(topics)) or sorted({place.topic for place in committed})
+    if not wanted:
+        message = f"group {name!r} has committed nothing: say which topics with --topic"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message)
+    found = cluster.topics(wanted)
+    places = []
+    for topic in wanted:
+        for number in numbers or range(len(found[topic].partitions)):
+            found[topic].leader_of(number)  # raises if there is no such partition
+            places.append(TopicPartition(topic, number))
+    return sorted(set(places))
+
+
+def _check_targets(
+    position: Position, targets: dict[TopicPartition, int], logs: dict[TopicPartition, Extent]
+) -> None:
+    """An offset that is not there would send consumers to auto.offset.reset."""
+    if position.kind is not Kind.ABSOLUTE:
+        return
+    for place, offset in targets.items():
+        log = logs[place]
+        if not log.start <= offset <= log.end:
+            word = "start" if offset < log.start else "end"
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{place} has offsets {log.start} to {log.end}, not {offset}: use {word}, "
+                "or choose partitions with --topic and -p",
+            )
