@@ -81,6 +81,33 @@ class ClusterAdmin:
         topic_id: bytes | None = None,
         validate_only: bool = False,
     ) -> TopicInfo:
+        try:
+            return await self._create_topic(
+                name,
+                partitions,
+                replication_factor,
+                assignment,
+                config,
+                topic_id=topic_id,
+                validate_only=validate_only,
+            )
+        except ApiError as error:
+            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                # Another broker was faster; who wanted the topic may use it now.
+                await self._until(lambda metadata: name in metadata.topics)
+            raise
+
+    async def _create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignment: Sequence[Sequence[int]],
+        config: Mapping[str, str] | None,
+        *,
+        topic_id: bytes | None,
+        validate_only: bool,
+    ) -> TopicInfo:
         controller = self._member.controller
         if controller is not None:
             topic = await self._member.govern(

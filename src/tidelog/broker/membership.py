@@ -112,6 +112,7 @@ class Membership:
             # The port is ours now, so whoever had it is dead; its session is not over yet.
             with contextlib.suppress(NoNode, BadVersion):
                 await self.registry.forget(info.broker_id, stat)
+            await self._forget_old_office(info.broker_id)
             return
         refusal = (
             f"broker.id={info.broker_id}: a broker with this id is running already, on "
@@ -125,6 +126,13 @@ class Membership:
             await asyncio.wait_for(gone.wait(), timeout * 1.5)
         except TimeoutError:
             raise SettingError(refusal) from None
+
+    async def _forget_old_office(self, broker_id: int) -> None:
+        """If it was controller too, nobody need wait for the end of its session."""
+        with contextlib.suppress(NoNode, BadVersion):
+            data, stat = await self._keeper.get(paths.CONTROLLER)
+            if paths.from_json(data)["brokerid"] == broker_id and not stat.own:
+                await self._keeper.multi([Delete(paths.CONTROLLER, stat.version)])
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED:

@@ -440,6 +440,14 @@ class Partition:
         if not self.leads:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def diverging(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """If the log of a reader at ``offset``, whose last batch is of ``last_epoch``, is not a
+        beginning of ours: the epoch up to which it may be, and where that ends here."""
+        epoch, end = self.log.epochs.end_offset(last_epoch, self.log.end_offset)
+        if epoch < 0 or (end >= offset and epoch == last_epoch):
+            return None
+        return epoch, end
+
     def read_as_follower(
         self, offset: int, max_bytes: int, *, at_least_one: bool
     ) -> FileRange | None:

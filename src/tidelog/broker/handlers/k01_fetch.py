@@ -205,10 +205,8 @@ class _Fetch(Pending):
 
     def _diverging(self, partition: Partition, offset: int, last_epoch: int) -> bytes:
         """Did the reader's log part from ours (KIP-595)?  Then the tag that tells it."""
-        epoch, end = partition.log.epochs.end_offset(last_epoch, partition.log.end_offset)
-        if epoch < 0 or (end >= offset and epoch == last_epoch):
-            return b""
-        return _DIVERGING.pack(1, 0, 13, epoch, end, 0)
+        found = partition.diverging(offset, last_epoch)
+        return _DIVERGING.pack(1, 0, 13, *found, 0) if found else b""
 
     def ready(self) -> bool:
         # More than the limits allow will never come.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _READ_COMMITTED = 1
+_FIRST_NOT_AVAILABLE = 5
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 
 
@@ -43,12 +44,13 @@ def list_offsets(
         (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     )
     committed = request.isolation_level == _READ_COMMITTED
+    follower = request.replica_id >= 0 and broker.member is not None
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _look_up(broker, topic.name, row, committed)
+                    _look_up(broker, topic.name, row, committed, follower, client.version)
                     if asked[topic.name, row.partition_index] == 1
                     else ListOffsetsPartitionResponse(
                         partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST
@@ -62,13 +64,29 @@ def list_offsets(
 
 
 def _look_up(
-    broker: Broker, topic: str, row: ListOffsetsPartition, committed: bool
+    broker: Broker,
+    topic: str,
+    row: ListOffsetsPartition,
+    committed: bool,
+    follower: bool,
+    version: int,
 ) -> ListOffsetsPartitionResponse:
     index = row.partition_index
     try:
         partition = broker.replicas.find(topic, index, broker.metadata)
         partition.check_leader(row.current_leader_epoch)
-        timestamp, offset = _find(partition, row.timestamp, committed)
+        log = partition.log
+        if follower and row.timestamp == LATEST:
+            timestamp, offset = -1, log.end_offset
+        else:
+            if row.timestamp == LATEST and log.high_watermark < partition.epoch_start:
+                # Just elected: the high watermark may be older than what consumers have seen.
+                raise ApiError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE
+                    if version >= _FIRST_NOT_AVAILABLE
+                    else ErrorCode.LEADER_NOT_AVAILABLE
+                )
+            timestamp, offset = _find(partition, row.timestamp, committed)
     except ProtocolError:
         code = ErrorCode.CORRUPT_MESSAGE  # a batch whose records cannot be read
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
@@ -77,7 +95,6 @@ def _look_up(
     except OSError:
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
-    log = partition.log
     if offset < 0:
         epoch = -1
     elif offset >= log.end_offset:

@@ -1,0 +1,208 @@
+"""Brokers die under load; nothing that was acknowledged is lost, repeated or out of order."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from cluster_support import (
+    Load,
+    controller,
+    create_topic,
+    everybody_knows,
+    in_sync,
+    leaders,
+    metadata,
+    topic_state,
+)
+from raw_client import RawClient, batch_of
+from waiting import until
+
+from tidelog.errors import ErrorCode
+from tidelog.testing import LocalCluster
+from tidelog.testing.cluster import ClusterBroker
+
+PARTITIONS = 3
+
+
+def a_survivor(cluster: LocalCluster) -> ClusterBroker:
+    return next(cluster.running())
+
+
+def back_in_sync(cluster: LocalCluster, topic: str, count: int = 3) -> None:
+    broker = a_survivor(cluster)
+    until(lambda: in_sync(broker, topic, count), f"{count} replicas in sync", 100)
+
+
+def test_the_leader_dies(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", PARTITIONS)
+    everybody_knows(cluster, "load")
+    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+        load.more()
+        victim = cluster.brokers[leaders(cluster.brokers[1], "load")[0]]
+        victim.kill()
+        load.more(1000)
+        assert victim.broker_id not in leaders(a_survivor(cluster), "load").values()
+        victim.start()
+        back_in_sync(cluster, "load")
+        load.more()
+    load.check(cluster.bootstrap)
+
+
+def test_the_controller_dies(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", PARTITIONS)
+    everybody_knows(cluster, "load")
+    first = controller(cluster)
+    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+        load.more()
+        first.kill()
+        load.more(500)
+        survivor = a_survivor(cluster)
+        until(
+            lambda: metadata(survivor).controller_id not in (-1, first.broker_id),
+            "there is another controller",
+            60,
+        )
+        create_topic(survivor, "made-by-the-next", 3, replicas=2)
+        first.start()
+        back_in_sync(cluster, "load")
+        load.more()
+    load.check(cluster.bootstrap)
+
+
+def test_all_die_at_once(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", PARTITIONS)
+    everybody_knows(cluster, "load")
+    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+        load.more(1000)
+        for broker in cluster.brokers.values():
+            assert broker.process is not None
+            broker.process.send_signal(signal.SIGKILL)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        for broker in cluster.brokers.values():
+            broker.launch()
+        for broker in cluster.brokers.values():
+            broker.wait_ready()
+        load.more(500)
+        back_in_sync(cluster, "load")
+    load.check(cluster.bootstrap)
+
+
+def test_a_rolling_restart(own_cluster: LocalCluster) -> None:
+    """Stopped cleanly one after the other: leaders move first, and come back in sync."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", PARTITIONS)
+    everybody_knows(cluster, "load")
+    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+        for broker in cluster.brokers.values():
+            load.more()
+            assert broker.stop() == 0
+            load.more()
+            broker.start()
+            back_in_sync(cluster, "load")
+    load.check(cluster.bootstrap)
+    for broker in cluster.brokers.values():
+        assert "that nobody has taken over" not in broker.log
+
+
+def test_a_zombie_leader(own_cluster: LocalCluster) -> None:
+    """Frozen for longer than its session, it wakes and still takes itself for the leader."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", PARTITIONS)
+    everybody_knows(cluster, "load")
+    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+        load.more()
+        zombie = cluster.brokers[leaders(cluster.brokers[1], "load")[0]]
+        others = [b for b in cluster.brokers.values() if b is not zombie]
+        zombie.freeze()
+        until(
+            lambda: leaders(others[0], "load")[0] in {b.broker_id for b in others},
+            "another leads",
+            100,
+        )
+        with RawClient(zombie.port, timeout=100) as client:
+            request = client.produce_request("load", batch_of(b"999999999"), timeout_ms=30_000)
+            client.send(request, 9)
+            zombie.thaw()
+            from tidelog.wire.messages.produce import ProduceResponse
+
+            _, answer = client.receive(ProduceResponse, 9)
+        code = answer.responses[0].partition_responses[0].error_code
+        assert code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+        ), ErrorCode(code).name
+        back_in_sync(cluster, "load")
+        load.more()
+    load.check(cluster.bootstrap)
+    assert "the session with ZooKeeper has expired" in zombie.log
+
+
+@pytest.mark.parametrize("replicas", [3])
+def test_not_enough_replicas(own_cluster: LocalCluster, replicas: int) -> None:
+    """With min.insync.replicas=2 the last one alone takes no acks=all, but serves reads."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "careful", 1, replicas=replicas)
+    everybody_knows(cluster, "careful")
+    leader = cluster.brokers[leaders(cluster.brokers[1], "careful")[0]]
+    with RawClient(leader.port, timeout=60) as client:
+        assert client.produce("careful", batch_of(b"1"), timeout_ms=30_000).error_code == 0
+        for broker in cluster.brokers.values():
+            if broker is not leader:
+                broker.kill()
+        until(lambda: in_sync(leader, "careful", 1), "the others are out of sync", 60)
+        answer = client.produce("careful", batch_of(b"2"))
+        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert client.produce("careful", batch_of(b"3"), acks=1).error_code == 0
+    for broker in cluster.brokers.values():
+        if broker is not leader:
+            broker.launch()
+    for broker in cluster.brokers.values():
+        if broker is not leader:
+            broker.wait_ready()
+    until(lambda: in_sync(leader, "careful", 3), "all are back", 60)
+    with RawClient(leader.port, timeout=60) as client:
+        assert client.produce("careful", batch_of(b"4"), timeout_ms=30_000).error_code == 0
+
+
+def test_a_broker_is_added(own_cluster: LocalCluster) -> None:
+    """It is known everywhere and gets its share of new topics; nobody changes a setting."""
+    cluster = own_cluster
+    new = cluster.add_broker()
+    for broker in cluster.brokers.values():
+        until(lambda b=broker: len(metadata(b).brokers) == 4, "all four are known", 60)
+    create_topic(cluster.brokers[1], "wide", 8)
+    assert set(leaders(new, "wide").values()) == {1, 2, 3, 4}
+
+
+def test_zookeeper_restarts(new_cluster: Any, tmp_path: Any) -> None:
+    """Without ZooKeeper records go on; with it again, so does everything else."""
+    from zookeeper_support import free_port
+
+    from tidelog.coordination.zookeeper_server import ZooKeeperServer
+
+    server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
+    with server, new_cluster() as cluster_settings:
+        settings = cluster_settings._settings
+        cluster_settings.stop()
+        cluster = LocalCluster(3, {**settings, "zookeeper.connect": server.connect})
+        with cluster:
+            create_topic(cluster.brokers[1], "load", PARTITIONS)
+            everybody_knows(cluster, "load")
+            with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+                load.more()
+                server.kill()
+                load.more(500)
+                server.start()
+                server.wait_ready()
+                load.more(500)
+                create_topic(cluster.brokers[2], "later", 3)
+                back_in_sync(cluster, "load")
+            load.check(cluster.bootstrap)
+            assert topic_state(cluster.brokers[2], "later").error_code == 0

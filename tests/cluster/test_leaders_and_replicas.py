@@ -1,0 +1,187 @@
+"""Elections on demand, moves of replicas, reads from followers, groups on several brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster_support import (
+    Load,
+    controller,
+    create_topic,
+    everybody_knows,
+    in_sync,
+    leaders,
+    topic_state,
+)
+from confluent_kafka import Consumer, Producer, TopicPartition
+from raw_client import RawClient, batch_of
+from waiting import until
+
+from tidelog.errors import ErrorCode
+from tidelog.testing import LocalCluster
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
+from tidelog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+
+def ask_controller(cluster: LocalCluster, request: Any, response: Any, version: int) -> Any:
+    with RawClient(controller(cluster).port, timeout=60) as client:
+        return client.call(request, response, version)
+
+
+def test_preferred_leaders(own_cluster: LocalCluster) -> None:
+    """After a restart others lead; ElectLeaders gives the lead back."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "t", 3)
+    everybody_knows(cluster, "t")
+    before = leaders(cluster.brokers[1], "t")
+    victim = cluster.brokers[2]
+    assert victim.stop() == 0
+    assert 2 not in leaders(cluster.brokers[1], "t").values()
+    victim.start()
+    until(lambda: in_sync(cluster.brokers[1], "t", 3), "all are in sync", 60)
+    mine = [index for index, leader in before.items() if leader == 2]
+    row = TopicPartitions(topic="t", partitions=[0, 1, 2, 9])
+    answer = ask_controller(
+        cluster, ElectLeadersRequest(topic_partitions=[row]), ElectLeadersResponse, 2
+    )
+    codes = {
+        result.partition_id: result.error_code
+        for result in answer.replica_election_results[0].partition_result
+    }
+    assert codes[9] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for index in range(3):
+        assert codes[index] == (0 if index in mine else ErrorCode.ELECTION_NOT_NEEDED)
+    until(lambda: leaders(cluster.brokers[1], "t") == before, "the leaders are back", 60)
+
+
+def test_a_move_under_load(own_cluster: LocalCluster) -> None:
+    """A partition goes to other brokers while records come in; the old files go."""
+    cluster = own_cluster
+    cluster.add_broker()
+    create_topic(cluster.brokers[1], "load", 1)
+    everybody_knows(cluster, "load")
+    old = set(topic_state(cluster.brokers[1], "load").partitions[0].replica_nodes)
+    new = [next(b for b in cluster.brokers if b not in old), *sorted(old)[:2]]
+    gone = cluster.brokers[(old - set(new)).pop()]
+    with Load(cluster.bootstrap, "load", 1) as load:
+        load.more()
+        row = ReassignablePartition(partition_index=0, replicas=new)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name="load", partitions=[row])]
+        )
+        answer = ask_controller(cluster, request, AlterPartitionReassignmentsResponse, 0)
+        assert answer.responses[0].partitions[0].error_code == 0
+
+        def finished() -> bool:
+            listed = ask_controller(
+                cluster,
+                ListPartitionReassignmentsRequest(),
+                ListPartitionReassignmentsResponse,
+                0,
+            )
+            return not listed.topics
+
+        until(finished, "the move has ended", 100)
+        load.more()
+    state = topic_state(cluster.brokers[new[0]], "load").partitions[0]
+    assert list(state.replica_nodes) == new
+    assert sorted(state.isr_nodes) == sorted(new)
+    until(lambda: not list(gone.data.glob("load-0")), "the old replica is gone", 60)
+    load.check(cluster.bootstrap)
+
+
+def test_moves_that_are_refused(cluster: LocalCluster) -> None:
+    create_topic(cluster.brokers[1], "stays", 1)
+    everybody_knows(cluster, "stays")
+    for replicas, code in [
+        ([1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1, 99], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    ]:
+        row = ReassignablePartition(partition_index=0, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name="stays", partitions=[row])]
+        )
+        answer = ask_controller(cluster, request, AlterPartitionReassignmentsResponse, 0)
+        assert answer.responses[0].partitions[0].error_code == code
+
+
+def test_who_does_not_lead_says_so(cluster: LocalCluster) -> None:
+    create_topic(cluster.brokers[1], "led", 1)
+    everybody_knows(cluster, "led")
+    (leader,) = leaders(cluster.brokers[1], "led").values()
+    other = next(b for b in cluster.brokers.values() if b.broker_id != leader)
+    with RawClient(other.port, timeout=60) as client:
+        answer = client.produce("led", batch_of(b"x"))
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_followers_serve_what_is_committed(cluster: LocalCluster) -> None:
+    """KIP-392: a consumer may read from any replica, up to the high watermark."""
+    create_topic(cluster.brokers[1], "near", 1)
+    everybody_knows(cluster, "near")
+    (leader,) = leaders(cluster.brokers[1], "near").values()
+    with RawClient(cluster.brokers[leader].port, timeout=60) as client:
+        answer = client.produce("near", batch_of(b"a", b"b"), timeout_ms=30_000)
+        assert answer.error_code == 0
+    for broker in cluster.brokers.values():
+        with RawClient(broker.port, timeout=60) as client:
+            until(
+                lambda c=client: c.read_values("near") == [b"a", b"b"],
+                "the follower has it",
+                60,
+            )
+
+
+def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster) -> None:
+    """Committed offsets never go back, whichever broker coordinates."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "read", 1)
+    everybody_knows(cluster, "read")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "survivors",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 30_000,
+        }
+    )
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number in range(10):
+        producer.produce("read", str(number).encode())
+    assert producer.flush(100) == 0
+    consumer.subscribe(["read"])
+    where = [TopicPartition("read", 0)]
+    for round_number in range(3):
+        message = consumer.poll(100)
+        assert message is not None
+        assert not message.error(), message.error()
+        consumer.commit(message, asynchronous=False)
+        committed = consumer.committed(where, timeout=100)[0].offset
+        assert committed == message.offset() + 1 == round_number + 1
+        everybody_knows(cluster, "__consumer_offsets")
+        coordinators = set(leaders(cluster.brokers[1], "__consumer_offsets").values())
+        assert len(coordinators) > 1
+        victim = cluster.brokers[1 + round_number % 3]
+        victim.kill()
+        again = consumer.committed(where, timeout=100)[0].offset
+        assert again == committed, "what was committed stands"
+        victim.start()
+        until(lambda v=victim: in_sync(v, "__consumer_offsets", 3), "all in sync", 100)
+        until(lambda v=victim: in_sync(v, "read", 3), "all in sync", 100)
+    consumer.close()

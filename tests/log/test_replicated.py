@@ -1,0 +1,72 @@
+"""A follower's log: the leader's batches as they are, holes too, and starting anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_support import NOW, append, contents, log_config, make_batch, open_in
+
+from tidelog.errors import ApiError
+from tidelog.log.log import Log
+from tidelog.wire.batch import read_header
+
+
+def copy_all(leader: Log, follower: Log) -> None:
+    for batch in leader.batches(follower.end_offset):
+        data = bytearray(batch)
+        follower.append_replicated(data, read_header(data), NOW)
+
+
+def test_a_copy_is_the_same(tmp_path: Path) -> None:
+    config = log_config(segment_bytes=1000)
+    leader, follower = open_in(tmp_path / "a-0", config), open_in(tmp_path / "b-0", config)
+    for epoch in (0, 3, 4, 7):
+        for sequence in range(10):
+            producer = (100 + epoch, 0, sequence)
+            append(leader, make_batch([b"x" * 20], producer=producer), epoch=epoch)
+    copy_all(leader, follower)
+    assert contents(follower) == contents(leader)
+    assert follower.epochs.entries == leader.epochs.entries
+    assert follower.producers.encode() == leader.producers.encode()
+    names = [path.name for path in sorted((tmp_path / "a-0").glob("*.log"))]
+    assert names == [path.name for path in sorted((tmp_path / "b-0").glob("*.log"))]
+    for name in names:
+        assert (tmp_path / "a-0" / name).read_bytes() == (tmp_path / "b-0" / name).read_bytes()
+    follower.check_invariants()
+
+
+def test_holes_stay(tmp_path: Path) -> None:
+    """Compaction leaves them."""
+    leader, follower = open_in(tmp_path / "a-0"), open_in(tmp_path / "b-0")
+    for _ in range(10):
+        append(leader)
+    for batch in list(leader.batches(0))[::3]:
+        data = bytearray(batch)
+        follower.append_replicated(data, read_header(data), NOW)
+    assert [record.offset for record in contents(follower)] == [0, 3, 6, 9]
+    assert follower.end_offset == 10
+
+
+def test_what_is_there_already_is_refused(tmp_path: Path) -> None:
+    leader, follower = open_in(tmp_path / "a-0"), open_in(tmp_path / "b-0")
+    append(leader)
+    copy_all(leader, follower)
+    data = bytearray(next(leader.batches(0)))
+    with pytest.raises(ApiError, match="the log ends at 1"):
+        follower.append_replicated(data, read_header(data), NOW)
+
+
+def test_starting_anew(tmp_path: Path) -> None:
+    """The leader no longer has what comes next."""
+    log = open_in(tmp_path / "a-0", log_config(segment_bytes=500))
+    for _ in range(20):
+        append(log)
+    log.restart_at(1000)
+    assert (log.log_start_offset, log.high_watermark, log.end_offset) == (1000, 1000, 1000)
+    log.check_invariants()
+    assert append(log, epoch=4).base_offset == 1000
+    log.close()
+    again = open_in(tmp_path / "a-0")
+    assert [record.offset for record in contents(again)] == [1000]
+    assert again.epochs.entries == [(4, 1000)]

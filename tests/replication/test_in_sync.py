@@ -1,0 +1,135 @@
+"""The in-sync set is pure: what must hold, holds for any history of fetches."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.replication.in_sync import InSync
+
+LEADER = 1
+
+
+def state(isr: tuple[int, ...] = (1, 2, 3), now_ms: int = 0) -> InSync:
+    return InSync(LEADER, (1, 2, 3), isr, 0, now_ms)
+
+
+def test_the_slowest_decides() -> None:
+    known = state()
+    assert known.high_watermark(10) == -1, "nobody has been heard of"
+    known.fetched(2, 10, 10, 1)
+    assert known.high_watermark(10) == -1
+    known.fetched(3, 7, 10, 1)
+    assert known.high_watermark(10) == 7
+    known.fetched(3, 10, 10, 2)
+    assert known.high_watermark(10) == 10
+
+
+def test_who_is_not_in_sync_does_not_count() -> None:
+    known = state(isr=(1, 2))
+    known.fetched(2, 10, 10, 1)
+    known.fetched(3, 4, 10, 1)
+    assert known.high_watermark(10) == 10
+    assert known.to_add(10, 0) is None
+    known.fetched(3, 10, 10, 2)
+    assert known.to_add(10, 0) == (1, 2, 3)
+
+
+def test_a_strange_follower() -> None:
+    assert not state().fetched(9, 5, 5, 1)
+
+
+def test_while_the_controller_thinks() -> None:
+    """Who is about to be in sync is waited for; who is about to leave is waited for still."""
+    known = state(isr=(1, 2))
+    known.fetched(2, 10, 10, 1)
+    known.fetched(3, 10, 10, 1)
+    known.propose((1, 2, 3))
+    known.fetched(2, 20, 20, 2)
+    assert known.high_watermark(20) == 10
+    assert known.to_add(10, 0) is None, "one question at a time"
+    assert known.decided((1, 2, 3), 1)
+    assert known.high_watermark(20) == 10
+    known.propose((1, 2))
+    assert known.high_watermark(20) == 10
+    assert known.decided((1, 2), 2)
+    assert known.high_watermark(20) == 20
+    assert not known.decided((1, 2, 3), 1), "an old answer"
+
+
+def test_what_the_leader_had_when_it_began() -> None:
+    """The high watermark of a new leader is old: more is needed to be in sync."""
+    known = state(isr=(1,))
+    known.fetched(2, 5, 10, 1)
+    assert known.to_add(5, epoch_start=10) is None
+    known.fetched(2, 10, 10, 2)
+    assert known.to_add(5, epoch_start=10) == (1, 2)
+
+
+def test_lag() -> None:
+    known = state(now_ms=0)
+    known.fetched(2, 10, 10, 1000)
+    known.fetched(3, 5, 10, 1000)
+    assert known.to_drop(10, 900, 1000) is None
+    assert known.to_drop(10, 1500, 1000) == (1, 2), "3 has not caught up since the beginning"
+    assert known.to_drop(10, 5000, 1000) == (1, 2), "2 has everything, however long ago"
+    assert known.to_drop(11, 5000, 1000) == (1,)
+
+
+def test_a_follower_of_a_busy_leader() -> None:
+    """Always a little behind, but up to where the end was at its fetch before."""
+    known = state(now_ms=0)
+    end = 0
+    for now in range(0, 10_000, 100):
+        end += 10
+        known.fetched(2, end - 10, end, now)
+        known.fetched(3, end - 10, end, now)
+    assert known.to_drop(end, 10_000, 500) is None
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 5), st.just(0)),
+        st.tuples(st.just("fetch"), st.sampled_from([2, 3]), st.integers(0, 5)),
+        st.tuples(st.just("lag"), st.integers(0, 3000), st.just(0)),
+        st.tuples(st.just("decide"), st.booleans(), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_what_is_committed_is_with_everybody_in_sync(history: list[tuple[str, int, int]]) -> None:
+    known = state()
+    end = committed = epoch = now = 0
+    ends = {1: 0, 2: 0, 3: 0}
+    agreed = known.isr  # what the controller has written
+    for what, first, second in history:
+        now += 100
+        if what == "append":
+            end += first
+            ends[1] = end
+        elif what == "fetch":
+            # A follower appends what it was sent before, then asks for the next.
+            ends[first] = min(end, ends[first] + second)
+            known.fetched(first, ends[first], end, now)
+            proposal = known.to_add(committed, 0)
+            if proposal:
+                known.propose(proposal)
+        elif what == "lag":
+            proposal = known.to_drop(end, now + first, 1000)
+            if proposal:
+                known.propose(proposal)
+        elif known.proposed is not None:
+            if first:
+                epoch += 1
+                agreed = known.proposed
+                known.decided(agreed, epoch)
+            else:
+                known.give_up()
+        high = known.high_watermark(end)
+        committed = max(committed, high)
+        assert LEADER in known.isr
+        # Whoever the controller may elect, now or after it has agreed, has all of it.
+        for broker in {*agreed, *(known.proposed or ())}:
+            assert ends[broker] >= committed, (broker, ends, committed)
