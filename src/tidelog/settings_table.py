@@ -93,6 +93,8 @@ class Setting:
             wrong = [item for item in given if item not in self.choices]
             if wrong or not given:
                 shown = ", ".join(self.choices)
+                if self.kind is LIST and len(self.choices) > 1:
+                    shown += f", or several with commas: {','.join(self.choices)}"
                 raise SettingError(f"{self.name}={text_of(value)}: it must be one of {shown}")
         return parsed
 

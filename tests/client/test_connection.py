@@ -110,10 +110,46 @@ def test_nobody_listens() -> None:
     assert str(error.value) == f"cannot reach a broker at 127.0.0.1:{port}: connection refused"
 
 
-def test_a_server_that_is_no_broker() -> None:
-    refused = pytest.raises(BrokerUnreachable, match="does not speak Kafka's protocol")
-    with server(lambda _v, _c: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, refused:
+@pytest.mark.parametrize(
+    "banner",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"220 mail.example.org ESMTP\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x46",  # TLS: alert
+    ],
+)
+def test_a_server_that_is_no_broker(banner: bytes) -> None:
+    """It is known by its first bytes, though it keeps the connection open."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=lambda: peers.append(listener.accept()[0]))
+        peers: list[socket.socket] = []
+        thread.start()
+        connecting = threading.Thread(target=lambda: errors.append(refusal(port)))
+        errors: list[str] = []
+        connecting.start()
+        thread.join()
+        peers[0].sendall(banner)
+        connecting.join()
+        peers[0].close()
+    assert errors == [
+        f"127.0.0.1:{port} does not speak Kafka's protocol: "
+        "is it a Kafka broker, and a listener without TLS?"
+    ]
+
+
+def refusal(port: int) -> str:
+    with pytest.raises(BrokerUnreachable) as error:
         Connection("127.0.0.1", port)
+    return str(error.value)
+
+
+def test_a_server_that_hangs_up_on_the_first_request() -> None:
+    with server() as port:
+        message = refusal(port)
+    assert message.startswith(f"lost the connection to 127.0.0.1:{port}: ")
+    assert message.endswith(": is it a Kafka broker, and a listener without TLS?")
 
 
 def test_a_server_that_hangs_up() -> None:

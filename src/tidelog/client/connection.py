@@ -32,6 +32,10 @@ REQUEST_TIMEOUT = 30.0
 GREETING_TIMEOUT = 10.0  # the first answer costs a broker nothing
 
 _LARGEST_ANSWER = 1 << 30
+# The first answer lists APIs.  A banner in ASCII, read as a size, is more than this: a server
+# of another kind is known at once, not after it has failed to send so much.
+_LARGEST_GREETING = 1 << 20
+_NO_BROKER = "is it a Kafka broker, and a listener without TLS?"
 _SIZE = struct.Struct(">i")
 
 
@@ -172,12 +176,14 @@ class Connection:
             raise BrokerUnreachable(f"{self.address} answers another request than was asked")
         return response
 
-    def _read_frame(self) -> memoryview:
+    def _read_frame(self, largest: int = _LARGEST_ANSWER) -> memoryview:
         try:
             (size,) = _SIZE.unpack(self._read(4))
-            if not 4 <= size <= _LARGEST_ANSWER:
+            if not 4 <= size <= largest:
                 self.close()
-                raise BrokerUnreachable(f"{self.address} does not speak Kafka's protocol")
+                raise BrokerUnreachable(
+                    f"{self.address} does not speak Kafka's protocol: {_NO_BROKER}"
+                )
             return self._read(size)
         except OSError as error:
             raise self._broken(error) from error
@@ -214,11 +220,10 @@ class Connection:
             answer = self._ask_versions(newest)
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, TimeoutError):
-                message = (
-                    f"{self.address} takes connections but does not answer: "
-                    "is it a Kafka broker, and a listener without TLS?"
-                )
+                message = f"{self.address} takes connections but does not answer: {_NO_BROKER}"
                 raise BrokerUnreachable(message) from error
+            if isinstance(error.__cause__, OSError):  # it hung up on our first words
+                raise BrokerUnreachable(f"{error}: {_NO_BROKER}") from error
             raise
         self._socket.settimeout(self.timeout)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -236,7 +241,7 @@ class Connection:
             client_software_name="tidelog", client_software_version=__version__
         )
         self._send(request, ApiVersionsResponse, version)
-        frame = self._read_frame()
+        frame = self._read_frame(_LARGEST_GREETING)
         expected = self._expected.popleft()
         if int.from_bytes(frame[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
             expected = expected._replace(version=0)
