@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import Result, run
+from cli import Result, on_terminal, run
 from raw_client import RawClient, now_ms
 from waiting import until
 
@@ -131,12 +133,13 @@ def test_a_topic_that_is_not_compacted(idle: LocalBroker, topic: str) -> None:
         (part,) = explained(idle, topic)["partitions"]
         assert part["older_records"] == {NOT_COMPACTED: part["older_records"][NOT_COMPACTED]}
         assert part["would_go"] == {"records": 0, "bytes": 0}
-        assert "never: cleanup.policy" in shown(idle, topic).out
+        assert "never: cleanup.policy=delete" in shown(idle, topic).out
+        assert "the active segment is closed" not in shown(idle, topic).out
 
 
 def test_one_version_of_each_key_and_none(idle: LocalBroker, topic: str) -> None:
     with create(idle, topic) as client:
-        assert "Every key has one record." in shown(idle, topic).out
+        assert "There are no records with keys." in shown(idle, topic).out
         send(client, topic, [("a", "1"), ("b", None)])
         text = shown(idle, topic, "--key", "b")
         assert "Every key has one record." in text.out
@@ -150,12 +153,58 @@ def test_bad_input(idle: LocalBroker, topic: str) -> None:
     assert missing.code == 1
     assert missing.err.startswith("Error: ")
     assert "no-such-topic" in missing.err
-    assert "has 1 partition: 0 to 0" in shown(idle, topic, "-p", "7").err
-    no_key = shown(idle, topic, "--key", "nobody")
-    assert (no_key.code, no_key.err) == (1, f"Error: {topic} has no record of key 'nobody'\n")
+    assert f"{topic} has partition 0 only" in shown(idle, topic, "-p", "7").err
+    bad_key = shown(idle, topic, "--key", "xyz", "--key-encoding", "hex")
+    assert (bad_key.code, "'xyz' is not hex" in bad_key.err) == (2, True)
     nobody = run("topics", "explain-compaction", topic, "-b", "127.0.0.1:1")
     assert nobody.code == 1
     assert "tidelog up" in nobody.err
+
+
+def test_a_key_that_is_gone(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic):
+        found = shown(idle, topic, "--key", "3")
+        assert (found.code, found.err) == (0, "")
+        assert "There is no record of key '3': it was never written, or" in found.out
+        assert explained(idle, topic, "--key", "3")["versions"] == []
+
+
+def test_a_key_that_is_no_text(idle: LocalBroker, topic: str) -> None:
+    key = b"\x00\xff\x1b[31m"
+    with create(idle, topic) as client:
+        for value in (b"1", b"2"):
+            batch = encode_batch([(now_ms(), key, value, ())])
+            assert client.produce(topic, batch).error_code == 0
+        for text, encoding in ((key.hex(), "hex"), ("AP8bWzMxbQ==", "base64")):
+            found = explained(idle, topic, "--key", text, "--key-encoding", encoding)
+            assert len(found["versions"]) == 2
+        assert "\\x00\\xff\\x1b[31m" in shown(idle, topic).out
+
+
+def test_when_the_active_segment_is_closed(idle: LocalBroker, topic: str) -> None:
+    settings = {"cleanup_policy": "compact,delete", "retention_ms": 99_000_000}
+    with create(idle, topic, segment_ms=3_600_000, **settings) as client:
+        sent = now_ms()
+        fill(client, topic, 2)
+        found = explained(idle, topic)
+        (part,) = found["partitions"]
+        closes = datetime.fromisoformat(part["active_closes_after"]).timestamp() * 1000
+        assert sent + 3_600_000 <= round(closes) <= now_ms() + 3_600_000
+        text = shown(idle, topic)
+        assert "the active segment is closed by the first record after 20" in text.out
+        assert "larger than 3.9 KiB (it has " in text.out
+        assert "  retention.ms=99000000\n  retention.bytes=no limit\n" in text.out
+        assert found["config"]["retention.ms"] == 99_000_000
+
+
+def test_it_fits_on_a_terminal(idle: LocalBroker, topic: str) -> None:
+    with create(idle, topic) as client:
+        fill(client, topic, 2)
+    lines = on_terminal(
+        "topics", "explain-compaction", topic, "--key", "k1", bootstrap=idle.bootstrap
+    )
+    assert max(map(len, lines)) <= 80
+    assert any(re.search(r"  \d\d-\d\d \d\d:\d\d:\d\d  ", line) for line in lines)
 
 
 def test_it_agrees_with_the_broker(tmp_path: Path) -> None:

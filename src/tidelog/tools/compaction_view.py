@@ -73,6 +73,8 @@ class Explanation:
     keyless: int
     goes_records: int
     goes_bytes: float
+    active_bytes: int  # of the active segment
+    active_until_ms: int | None  # the first record after this closes it
     reasons: dict[str, Reason] = field(default_factory=dict)
 
 
@@ -152,6 +154,8 @@ def explain(survey: Survey, start: int, end: int, config: LogConfig, now_ms: int
         survey.keyless,
         0,
         0.0,
+        survey.segments[-1].size if survey.segments else 0,
+        _active_until(survey, config) if compacted else None,
     )
     cleanable = sum(segment.end_offset <= found.end for segment in closed)
     for key, rows in survey.versions.items():
@@ -169,6 +173,14 @@ def explain(survey: Survey, start: int, end: int, config: LogConfig, now_ms: int
             result.goes_records += result.reasons[why].records
             result.goes_bytes += result.reasons[why].size
     return result
+
+
+def _active_until(survey: Survey, config: LogConfig) -> int | None:
+    """Until when the active segment is written to; its age counts from its first batch."""
+    if not survey.segments or survey.segments[-1].oldest_ms < 0:
+        return None
+    age = min(config.segment_ms, config.max_compaction_lag_ms)
+    return survey.segments[-1].oldest_ms + age
 
 
 def why_there(

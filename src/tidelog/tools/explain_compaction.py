@@ -7,6 +7,8 @@ show where segments begin.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +24,16 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.settings import LogConfig, Settings
 from tidelog.settings_table import LONG_MAX
 from tidelog.text import plural
-from tidelog.tools.compaction_view import Explanation, Survey, explain, why_there
-from tidelog.tools.options import bootstrap_option, connect, json_option
+from tidelog.tools.compaction_view import (
+    IN_ACTIVE,
+    NEWER_IN_ACTIVE,
+    Explanation,
+    Survey,
+    explain,
+    why_there,
+)
+from tidelog.tools.formats import ENCODING_ALIASES
+from tidelog.tools.options import Choice, bootstrap_option, connect, json_option
 from tidelog.tools.output import paragraph, short_time, show_json, show_table, size_text, time_text
 from tidelog.wire.batch import MAGIC, is_valid, read_header
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -38,6 +48,8 @@ SETTINGS = (
     "segment.bytes",
     "segment.ms",
 )
+RETENTION = ("retention.ms", "retention.bytes")  # of compact,delete
+KEY_ENCODINGS = ("utf-8", "hex", "base64")
 ESTIMATED = (
     "Estimated from the records: where segments begin (a fetch ends there), how far the log "
     "is clean (the last trace of compaction), and a record's size (its share of a batch)."
@@ -50,13 +62,26 @@ _LAST_WITH_NAMES = 12  # from Fetch 13 on, topics go by their ids
 @click.argument("topic")
 @click.option("-p", "--partition", "only", type=click.IntRange(0), help="Only this partition.")
 @click.option("--key", help="Show every record of this key, and why it is still there.")
+@click.option(
+    "--key-encoding",
+    type=Choice(KEY_ENCODINGS, ENCODING_ALIASES),
+    default="utf-8",
+    show_default=True,
+    help="How --key is written, for keys that are no text.",
+)
 @bootstrap_option
 @json_option
 def explain_compaction(
-    topic: str, only: int | None, key: str | None, bootstrap: str, as_json: bool
+    topic: str,
+    only: int | None,
+    key: str | None,
+    key_encoding: str,
+    bootstrap: str,
+    as_json: bool,
 ) -> None:
     """How dirty a compacted topic is, what the next round would remove, and why older records
     are still there.  Reads the whole topic (or partition)."""
+    wanted = None if key is None else _key_bytes(key, key_encoding)
     with connect(bootstrap) as cluster:
         view = cluster.topics([topic])[topic]
         rows = _partitions(view, only)
@@ -69,19 +94,22 @@ def explain_compaction(
         for row, survey in surveys.items()
     }
     shown: list[dict[str, Any]] | None = None
-    if key is not None:
+    if wanted is not None:
         shown = [
             entry
             for row, survey in surveys.items()
-            for entry in _versions(row.partition, survey, found[row.partition], config, key)
+            for entry in _versions(row.partition, survey, found[row.partition], config, wanted)
         ]
-        if not shown:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic} has no record of key {key!r}")
     if as_json:
         show_json([{**_report(topic, config, found), "key": key, "versions": shown, "error": None}])
         return
     _show(topic, config, found)
-    if shown is not None:
+    if shown is not None and not shown:
+        click.echo(
+            f"\nThere is no record of key {key!r}: it was never written, "
+            "or it was deleted and its tombstone is gone."
+        )
+    elif shown is not None:
         click.echo(f"\nRecords of key {key!r}:")
         columns = ("partition", "offset", "time", "segment", "kind", "why it is there")
         show_table(
@@ -97,17 +125,32 @@ def explain_compaction(
 def _partitions(view: TopicView, only: int | None) -> list[TopicPartition]:
     indexes = [part.index for part in view.partitions]
     if only is not None and only not in indexes:
-        raise click.BadParameter(
-            f"{view.name} has {plural(len(indexes), 'partition')}: 0 to {len(indexes) - 1}",
-            param_hint="--partition",
-        )
+        numbers = "partition 0 only" if len(indexes) == 1 else f"partitions 0 to {len(indexes) - 1}"
+        raise click.BadParameter(f"{view.name} has {numbers}", param_hint="--partition")
     return [TopicPartition(view.name, i) for i in indexes if only in (None, i)]
 
 
 def _config(cluster: Cluster, topic: str) -> LogConfig:
     described = admin.describe_configs(cluster, Resource.TOPIC, topic)
-    known = {row.name: row.value for row in described if row.name in SETTINGS and row.value}
+    names = (*SETTINGS, *RETENTION)
+    known = {row.name: row.value for row in described if row.name in names and row.value}
     return LogConfig.of(Settings.of(), {name: str(value) for name, value in known.items()})
+
+
+def _key_bytes(text: str, encoding: str) -> bytes:
+    try:
+        if encoding == "hex":
+            return bytes.fromhex(text)
+        if encoding == "base64":
+            return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise click.BadParameter(f"{text!r} is not {encoding}", param_hint="--key") from None
+    return text.encode()
+
+
+def _shown_settings(config: LogConfig) -> tuple[str, ...]:
+    """Those that decide what goes."""
+    return SETTINGS + (RETENTION if "delete" in config.cleanup_policy else ())
 
 
 # -- reading --------------------------------------------------------------------
@@ -166,12 +209,16 @@ def _batches(
 def _report(topic: str, config: LogConfig, found: dict[int, Explanation]) -> dict[str, Any]:
     return {
         "name": topic,
-        "config": {name: _value(config, name) for name in SETTINGS},
+        "config": {name: _value(config, name) for name in _shown_settings(config)},
         "partitions": [
             {
                 "partition": index,
                 "segments": row.segments,
                 "active_segment": row.active_base,
+                "active_bytes": row.active_bytes,
+                "active_closes_after": None
+                if row.active_until_ms is None
+                else time_text(row.active_until_ms),
                 "cleaned_to": row.cleaned_to,
                 "first_uncleanable": row.cleanable.end,
                 "clean_bytes": row.cleanable.clean_bytes,
@@ -202,9 +249,9 @@ def _value(config: LogConfig, name: str) -> Any:
 
 def _show(topic: str, config: LogConfig, found: dict[int, Explanation]) -> None:
     click.secho(topic, bold=True)
-    for name in SETTINGS:
+    for name in _shown_settings(config):
         value = _value(config, name)
-        click.echo(f"  {name}={'no limit' if value == LONG_MAX else value}")
+        click.echo(f"  {name}={'no limit' if value in (LONG_MAX, -1) else value}")
     show_table(
         ("partition", "segments", "keys", "records", "clean to", "dirty", "would go", "next round"),
         [
@@ -232,17 +279,32 @@ def _show(topic: str, config: LogConfig, found: dict[int, Explanation]) -> None:
         click.echo("\nOlder records of a key, and why they are still there:")
         columns = ("partition", "records", "size", "why", "for example")
         show_table(columns, reasons, right=("partition", "records", "size"), indent="  ")
-    else:
+    elif any(row.keys for row in found.values()):
         click.echo("\nEvery key has one record.")
+    else:
+        click.echo("\nThere are no records with keys.")
+    for line in _active_segments(config, found):
+        paragraph(line)
     keyless = sum(row.keyless for row in found.values())
     if keyless and "compact" in config.cleanup_policy:
         click.echo(f"{plural(keyless, 'record')} without a key: compaction removes them.")
 
 
+def _active_segments(config: LogConfig, found: dict[int, Explanation]) -> Iterator[str]:
+    """When what is in the active segments can be cleaned; of those that matter."""
+    for index, row in found.items():
+        if row.active_until_ms is not None and {IN_ACTIVE, NEWER_IN_ACTIVE} & row.reasons.keys():
+            yield (
+                f"Partition {index}: the active segment is closed by the first record after "
+                f"{time_text(row.active_until_ms)}, or when it would be larger than "
+                f"{size_text(config.segment_bytes)} (it has {size_text(row.active_bytes)})."
+            )
+
+
 def _next_round(row: Explanation, config: LogConfig) -> str:
     found = row.cleanable
     if "compact" not in config.cleanup_policy:
-        return "never: cleanup.policy"
+        return f"never: cleanup.policy={','.join(config.cleanup_policy)}"
     if row.due:
         return "due" if not found.overdue else "due: max.compaction.lag.ms"
     if not found.dirty_bytes:
@@ -251,9 +313,9 @@ def _next_round(row: Explanation, config: LogConfig) -> str:
 
 
 def _versions(
-    partition: int, survey: Survey, found: Explanation, config: LogConfig, key: str
+    partition: int, survey: Survey, found: Explanation, config: LogConfig, key: bytes
 ) -> list[dict[str, Any]]:
-    rows = survey.versions.get(key.encode(), [])
+    rows = survey.versions.get(key, [])
     closed = len(survey.segments) - 1
     cleanable = sum(s.end_offset <= found.cleanable.end for s in survey.segments[:closed])
     compacted = "compact" in config.cleanup_policy
