@@ -4,8 +4,8 @@ from tidelog.clock import FakeClock
 from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordinators.consumer_group import ConsumerGroup
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.group import State
 from tidelog.coordinators.records import GroupMetadataKey, decode_record
+from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 
 PARTITION = PartitionInfo(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))

@@ -20,10 +20,10 @@ from coordinators.support import assignment, request, subscription
 from tidelog.clock import FakeClock
 from tidelog.coordinators.consumer_group import ConsumerGroup
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.group import State
 from tidelog.coordinators.members import GroupLimits
 from tidelog.coordinators.records import decode_record
 from tidelog.coordinators.shard import GroupShard
+from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 

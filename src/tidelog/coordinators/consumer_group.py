@@ -21,9 +21,7 @@ has the newest value of everything that changed; if it fails, the same things ar
 again with the next one, so the log never misses a step for long, and nobody is told what
 is not in it.
 
-Members that still speak the classic protocol are served too (KIP-848, live upgrade): to them
-a member epoch is a generation, and a heartbeat tells them to join again when there is
-something new.
+Members that still speak the classic protocol are served too: see ``consumer_classic.py``.
 """
 
 from __future__ import annotations
@@ -36,33 +34,27 @@ from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators import consumer_records as stored_as
 from tidelog.coordinators.assignors import NO_SLOTS
+from tidelog.coordinators.consumer_classic import ClassicMembers, Sync
 from tidelog.coordinators.consumer_members import (
     LEFT,
     LEFT_FOR_A_WHILE,
     Beat,
     BeatResult,
-    Classic,
     ConsumerLimits,
     ConsumerMember,
     Current,
     MemberState,
 )
 from tidelog.coordinators.consumer_records import Dirty, Kind
-from tidelog.coordinators.consumer_state import ConsumerState, unknown_member
-from tidelog.coordinators.group import State
+from tidelog.coordinators.consumer_state import unknown_member
 from tidelog.coordinators.members import Join, JoinResult, SyncResult, Token
 from tidelog.coordinators.records import CoordinatorRecord
+from tidelog.coordinators.states import State
 from tidelog.coordinators.topic_regex import TopicRegex
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     PROTOCOL_TYPE,
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartitions,
-    decode_consumer,
-    encode_consumer,
 )
-from tidelog.wire.primitives import ProtocolError
 
 _REFUSALS = frozenset({ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNRELEASED_INSTANCE_ID})
 _RETRY_MS = 1_000  # after a failed write
@@ -70,7 +62,6 @@ _RETRY_MS = 1_000  # after a failed write
 # waits for a partition cannot be told that it is free.
 _SOON_MS = 500
 _SOON_PER_MEMBER_MS = 2
-_NEWEST_ASSIGNMENT = ConsumerProtocolAssignment.versions[1]
 
 Answer = BeatResult | JoinResult | SyncResult
 
@@ -84,18 +75,7 @@ class ConsumerWrite:
     answers: list[tuple[Token, Answer]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sync:
-    """A SyncGroup of a classic member."""
-
-    member_id: str
-    instance_id: str | None
-    generation: int
-    protocol_type: str | None
-    protocol: str | None
-
-
-class ConsumerGroup(ConsumerState):
+class ConsumerGroup(ClassicMembers):
     """See the module."""
 
     group_type = "consumer"
@@ -109,12 +89,11 @@ class ConsumerGroup(ConsumerState):
         metadata: Callable[[], ClusterMetadata],
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        super().__init__(group_id, limits, clock, metadata)
+        super().__init__(group_id, limits, clock, metadata, new_id)
         self.state_since_ms = clock.now_ms()
         self.replies: list[tuple[Token, Answer]] = []
         self.writes: list[ConsumerWrite] = []
-        self._new_id = new_id
-        self._queue: list[tuple[Beat | Join | _Sync, Token]] = []
+        self._queue: list[tuple[Beat | Join | Sync, Token]] = []
         self._in_flight: ConsumerWrite | None = None
         self._retry_at: int | None = None
 
@@ -139,30 +118,14 @@ class ConsumerGroup(ConsumerState):
         protocol: str | None = None,
     ) -> None:
         """Such a member asks for its assignment; nobody brings one."""
-        self._ask(_Sync(member_id, instance_id, generation, protocol_type, protocol), token)
+        self._ask(Sync(member_id, instance_id, generation, protocol_type, protocol), token)
 
-    def _ask(self, request: Beat | Join | _Sync, token: Token) -> None:
+    def _ask(self, request: Beat | Join | Sync, token: Token) -> None:
         member = self.members.get(request.member_id)
         if member is not None:
             self._touch(member)  # it is alive, however long the log takes
         self._queue.append((request, token))
         self._process()
-
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A classic member is alive; the answer tells it whether to join again."""
-        try:
-            member = self._classic_member(member_id, instance_id, generation)
-        except ApiError as error:
-            return error.code
-        self._touch(member)
-        waits = member.state is MemberState.UNRELEASED and not all(
-            self._is_free(slot, member) for slot in self._target(member) - member.assigned
-        )
-        if member.reconciled(self.epoch) or (waits and member.epoch == self.epoch):
-            return ErrorCode.NONE
-        if member.act_by is None:
-            self._act_by(member)
-        return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(self, member_id: str, instance_id: str | None = None, reason: str = "") -> ErrorCode:
         """A classic member leaves, or an operator removes a member (LeaveGroup)."""
@@ -215,7 +178,7 @@ class ConsumerGroup(ConsumerState):
         """Serve whoever waits, and write what has changed."""
         if self._in_flight is not None or self.state is State.DEAD:
             return
-        served: list[tuple[Beat | Join | _Sync, Token]] = []
+        served: list[tuple[Beat | Join | Sync, Token]] = []
         answers: list[tuple[Token, Answer]] = []
         queue, self._queue = self._queue, []
         for request, token in queue:
@@ -225,7 +188,7 @@ class ConsumerGroup(ConsumerState):
                 self._note_refusal(request, error)
                 self.replies.append((token, _refused(request, error)))
                 continue
-            if isinstance(taken, (Beat, Join, _Sync)):
+            if isinstance(taken, (Beat, Join, Sync)):
                 served.append((taken, token))
             else:
                 answers.append((token, taken))
@@ -241,17 +204,17 @@ class ConsumerGroup(ConsumerState):
         else:
             self.replies += answers
 
-    def _note_refusal(self, request: Beat | Join | _Sync, error: ApiError) -> None:
-        if not isinstance(request, _Sync) and error.code in _REFUSALS:
+    def _note_refusal(self, request: Beat | Join | Sync, error: ApiError) -> None:
+        if not isinstance(request, Sync) and error.code in _REFUSALS:
             who = f"client {request.client_id!r} at {request.client_host}"
             self._note("refused", None, f"{who}: {error.code.name}: {error.message}")
 
-    def _take(self, request: Beat | Join | _Sync) -> Answer | Beat | Join | _Sync:
+    def _take(self, request: Beat | Join | Sync) -> Answer | Beat | Join | Sync:
         """First, before the assignor runs: who is there, and what it wants to read.
 
         Gives the answer, or the request if it is to be served after the assignor.
         """
-        if isinstance(request, _Sync):
+        if isinstance(request, Sync):
             return request
         if isinstance(request, Join):
             return self._take_join(request)
@@ -338,20 +301,9 @@ class ConsumerGroup(ConsumerState):
             self._dirty.add((Kind.MEMBER, member.member_id))
         self._subscribed(member, before)
 
-    def _subscribed(
-        self, member: ConsumerMember, before: tuple[frozenset[str], str | None, str | None]
-    ) -> None:
-        """The epoch grows if a member reads other topics than before."""
-        self._touch(member)
-        if (member.topics, member.regex or None) != before[:2]:
-            self._refresh = True
-            self._because(f"a member changed its subscription: {member.shown}")
-        elif member.assignor != before[2]:
-            self._because(f"a member asks for the assignor {member.assignor}: {member.shown}")
-
-    def _serve(self, request: Beat | Join | _Sync) -> Answer:
+    def _serve(self, request: Beat | Join | Sync) -> Answer:
         """Afterwards: the next step towards the target."""
-        if isinstance(request, _Sync):
+        if isinstance(request, Sync):
             return self._serve_sync(request)
         if isinstance(request, Join):
             return self._serve_join(request)
@@ -372,119 +324,6 @@ class ConsumerGroup(ConsumerState):
         if self.state is State.STABLE and self._now() - self._grown_at > 2 * usual:
             return usual
         return min(usual, _SOON_MS + _SOON_PER_MEMBER_MS * len(self.members))
-
-    # -- classic members --------------------------------------------------------
-
-    def _take_join(self, request: Join) -> JoinResult | Join:
-        known = self.members.get(self.static.get(request.instance_id or "", ""))
-        is_member = request.member_id in self.members or (
-            known is not None and not request.member_id
-        )
-        if not is_member:
-            self._check_room()
-        self._check_protocols(request)
-        subscription = _subscription(request)
-        member_id = request.member_id or f"{request.client_id[:250]}-{self._new_id()}"
-        if not request.member_id and request.instance_id is None and request.id_first:
-            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        if request.instance_id is not None and request.member_id:
-            self._find(request.member_id, request.instance_id)
-        elif known is not None:
-            self._replace_static(known, member_id)
-        elif member_id not in self.members:
-            self._add(member_id, request.instance_id, request.client_id, request.client_host)
-        member = self.members[member_id]
-        before = member.topics, member.regex or None, member.assignor
-        member.classic = Classic(request.session_ms, request.protocols)
-        member.rebalance_ms = request.rebalance_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
-        member.topics, member.regex = frozenset(subscription.topics), None
-        member.rack_id = subscription.rack_id or member.rack_id
-        self._dirty.add((Kind.MEMBER, member_id))
-        self._subscribed(member, before)
-        return replace(request, member_id=member_id)
-
-    def _check_protocols(self, request: Join) -> None:
-        """A classic member must be a consumer, and share a protocol with the others."""
-        names = {name for name, _ in request.protocols}
-        for member in self.members.values():
-            if member.classic is not None and member.member_id != request.member_id:
-                names &= {name for name, _ in member.classic.protocols}
-        if request.protocol_type != PROTOCOL_TYPE or not names:
-            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-
-    def _serve_join(self, request: Join) -> JoinResult:
-        member = self.members.get(request.member_id)
-        if member is None or member.classic is None:
-            raise unknown_member(request.member_id)
-        topics = self._metadata().topics
-        owned = frozenset(
-            (topics[row.topic].topic_id, index)
-            for row in _subscription(request).owned_partitions
-            if row.topic in topics
-            for index in row.partitions
-        )
-        self._step(member, owned)
-        self._act_by(member)  # to sync
-        return JoinResult(
-            ErrorCode.NONE,
-            member.member_id,
-            member.epoch,
-            PROTOCOL_TYPE,
-            member.classic.protocols[0][0],
-        )
-
-    def _serve_sync(self, request: _Sync) -> SyncResult:
-        member = self._classic_member(request.member_id, request.instance_id, request.generation)
-        assert member.classic is not None
-        protocol = member.classic.protocols[0][0]
-        if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol not in (
-            None,
-            protocol,
-        ):
-            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if self.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
-            self._act_by(member)
-            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
-        member.act_by = None
-        if member.state is MemberState.UNREVOKED:
-            self._act_by(member)
-        return SyncResult(ErrorCode.NONE, self.classic_assignment(member), PROTOCOL_TYPE, protocol)
-
-    def classic_assignment(self, member: ConsumerMember) -> bytes:
-        """What a member has, as classic members are told it."""
-        names = self._metadata().topic_names
-        found: dict[str, list[int]] = {}
-        for topic_id, index in sorted(member.assigned):
-            if topic_id in names:
-                found.setdefault(names[topic_id], []).append(index)
-        version = _NEWEST_ASSIGNMENT
-        if member.classic is not None:
-            # The version in which it speaks is one that it understands.
-            said = int.from_bytes(member.classic.protocols[0][1][:2], "big", signed=True)
-            version = min(max(said, 0), version)
-        rows = [TopicPartitions(topic=name, partitions=found[name]) for name in found]
-        return encode_consumer(ConsumerProtocolAssignment(assigned_partitions=rows), version)
-
-    def _classic_member(
-        self, member_id: str, instance_id: str | None, generation: int
-    ) -> ConsumerMember:
-        member = self._find(member_id, instance_id)
-        if member.classic is None:
-            raise unknown_member(member_id)
-        if member.epoch != generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        return member
-
-    @property
-    def downgrades(self) -> bool:
-        """Are only classic members left, so that it should be a classic group again?"""
-        return (
-            self.limits.downgrade
-            and self.state is not State.DEAD
-            and bool(self.members)
-            and all(member.classic is not None for member in self.members.values())
-        )
 
     # -- the log ----------------------------------------------------------------
 
@@ -632,17 +471,10 @@ def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
     return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
-def _subscription(request: Join) -> ConsumerProtocolSubscription:
-    try:
-        return decode_consumer(ConsumerProtocolSubscription, request.protocols[0][1])
-    except ProtocolError as error:
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, error.message) from error
-
-
-def _refused(request: Beat | Join | _Sync, error: ApiError) -> Answer:
+def _refused(request: Beat | Join | Sync, error: ApiError) -> Answer:
     if isinstance(request, Join):
         return JoinResult(error.code, request.member_id)
-    if isinstance(request, _Sync):
+    if isinstance(request, Sync):
         return SyncResult(error.code)
     return BeatResult(error.code, error.message)
 

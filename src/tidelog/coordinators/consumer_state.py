@@ -24,8 +24,8 @@ from tidelog.coordinators.consumer_members import (
     reconcile,
 )
 from tidelog.coordinators.consumer_records import Dirty, Kind
-from tidelog.coordinators.group import State
 from tidelog.coordinators.members import MemberStatus
+from tidelog.coordinators.states import State
 from tidelog.coordinators.timeline import Timeline
 from tidelog.coordinators.topic_regex import TopicRegex
 from tidelog.errors import ApiError, ErrorCode
@@ -40,6 +40,7 @@ class ConsumerState:
         limits: ConsumerLimits,
         clock: Clock,
         metadata: Callable[[], ClusterMetadata],
+        new_id: Callable[[], str],
     ) -> None:
         self.group_id = group_id
         self.limits = limits
@@ -55,6 +56,7 @@ class ConsumerState:
         self.timeline = Timeline()
         self._clock = clock
         self._metadata = metadata
+        self._new_id = new_id
         self._compiled: dict[str, TopicRegex] = {}
         self._dirty: set[Dirty] = set()
         self._cause: str | None = None  # why the epoch must grow
@@ -135,6 +137,17 @@ class ConsumerState:
         if member is None:
             raise unknown_member(member_id)
         return member
+
+    def _subscribed(
+        self, member: ConsumerMember, before: tuple[frozenset[str], str | None, str | None]
+    ) -> None:
+        """The epoch grows if a member reads other topics than before."""
+        self._touch(member)
+        if (member.topics, member.regex or None) != before[:2]:
+            self._refresh = True
+            self._because(f"a member changed its subscription: {member.shown}")
+        elif member.assignor != before[2]:
+            self._because(f"a member asks for the assignor {member.assignor}: {member.shown}")
 
     # -- epochs and assignments -------------------------------------------------
 

@@ -25,33 +25,22 @@ KIP-394 (member id first), KIP-814 (a static leader that restarts).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from uuid import uuid4
 
 from tidelog.clock import Clock
+from tidelog.coordinators.classic_state import ClassicState, Pending, Write, same_topics
 from tidelog.coordinators.members import (
     GroupLimits,
     Join,
-    JoinedMember,
     JoinResult,
     Member,
     MemberStatus,
-    Protocols,
     SyncResult,
     Token,
 )
-from tidelog.coordinators.records import (
-    CoordinatorRecord,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    MemberMetadata,
-)
-from tidelog.coordinators.timeline import Timeline
+from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
-from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 
 NEW_MEMBER_TIMEOUT_MS = 300_000  # how long a new member may wait in its first rebalance
 # A live client comes back with its new id at once.  One that does not holds nobody up.
@@ -59,41 +48,7 @@ PENDING_HOLD_MS = 3_000
 _NAME_IN_ID = 250  # characters of a client id; a string of the protocol has 32767 bytes
 
 
-class State(StrEnum):
-    """See the module."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-    RECONCILING = "Reconciling"  # of consumer groups only
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A record that must be in the log; ``stored`` says whether it is."""
-
-    record: CoordinatorRecord
-    generation: int
-    assignments: Mapping[str, bytes] | None = None  # the leader's, to be given out afterwards
-    token: Token | None = None  # a join that is answered afterwards
-    answer: JoinResult | None = None
-
-    @property
-    def records(self) -> list[CoordinatorRecord]:
-        return [self.record]
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A member id that was given out and has not joined yet."""
-
-    deadline: int
-    holds_until: int
-
-
-class ClassicGroup:
+class ClassicGroup(ClassicState):
     """See the module."""
 
     group_type = "classic"
@@ -105,31 +60,13 @@ class ClassicGroup:
         clock: Clock,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        self.group_id = group_id
-        self.limits = limits
-        self.state = State.EMPTY
-        self.state_since_ms = clock.now_ms()
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static: dict[str, str] = {}  # instance id -> member id
-        self.pending: dict[str, _Pending] = {}
-        self.timeline = Timeline()
-        self.replies: list[tuple[Token, JoinResult | SyncResult]] = []
-        self.writes: list[Write] = []
-        self._clock = clock
+        super().__init__(group_id, limits, clock)
         self._new_id = new_id
-        self._supported: Counter[str] = Counter()  # protocol -> members that know it
-        self._waiting = 0  # members that have joined again
         self._join_deadline: int | None = None
         self._initial_left = -1  # of the first rebalance: ms by which it may still be put off
         self._newcomers = False  # ... and whether somebody came since it was
         self._sync_deadline: int | None = None
-        self._unsynced: set[str] = set()  # members that have not asked for their assignment
         self._storing = False  # the leader's assignment is being written
-        self._wake_at: int | None = None  # nothing is due before this
 
     # -- joining ----------------------------------------------------------------
 
@@ -171,25 +108,6 @@ class ClassicGroup:
             who = f"client {request.client_id!r} at {request.client_host}"
             self._note("refused", None, f"{who}: {error.name}: {causes[error]}")
 
-    def _has_room(self, request: Join) -> bool:
-        member = self.members.get(request.member_id)
-        if member is None and request.instance_id in self.static:
-            return True  # it takes a place that it has
-        if member is None:
-            # Ids that were given out do not count: who dies with one would shut others out.
-            return len(self.members) < self.limits.max_size
-        if self.state is State.PREPARING and member.join_token is None:
-            return self._waiting < self.limits.max_size  # the limit was lowered since
-        return True
-
-    def _all_support(self, name: str, request: Join) -> bool:
-        """Do all the others know this protocol?"""
-        member_id = request.member_id or self.static.get(request.instance_id or "", "")
-        member = self.members.get(member_id)
-        others = len(self.members) - (member is not None)
-        own = member is not None and name in member.protocol_names
-        return self._supported[name] - own == others
-
     def _join_unknown(self, request: Join, token: Token) -> None:
         """Somebody without a member id: new, or a static member that has restarted."""
         name = request.client_id if request.instance_id is None else request.instance_id
@@ -199,7 +117,7 @@ class ClassicGroup:
         elif request.instance_id is None and request.id_first:
             now = self._now()
             deadline = now + request.session_ms
-            self.pending[member_id] = _Pending(deadline, min(now + PENDING_HOLD_MS, deadline))
+            self.pending[member_id] = Pending(deadline, min(now + PENDING_HOLD_MS, deadline))
             self._wake(self.pending[member_id].holds_until)
             self._answer(token, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
@@ -254,35 +172,13 @@ class ClassicGroup:
         self._note("joined", member, request.reason or member.shown)
         self._prepare(member, f"a new member joined: {member.shown}")
 
-    def _insert(self, member: Member) -> None:
-        self.members[member.member_id] = member
-        self._supported.update(member.protocol_names)
-        if member.instance_id is not None:
-            self.static[member.instance_id] = member.member_id
-
-    def _update(self, member: Member, request: Join, token: Token) -> None:
-        """A member joins again."""
-        self._supported.subtract(member.protocol_names)
-        member.protocols = request.protocols
-        self._supported.update(member.protocol_names)
-        member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
-        if member.join_token is None:
-            self._waiting += 1
-        else:
-            # Its connection broke and it asks again; the first request leads nowhere.
-            self._answer(
-                member.join_token, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
-            )
-        member.join_token = token
-
     def _replace_static(self, request: Join, member_id: str, token: Token) -> None:
         """A static member came back under its instance id: it takes the old one's place."""
         old_id = self.static[request.instance_id or ""]
         old = self.members[old_id]
         self._refuse_parked(old, ErrorCode.FENCED_INSTANCE_ID)
         old_leader = self.leader
-        same_topics = _same_topics(self.protocol_type, self.protocol, old, request.protocols)
+        unchanged = same_topics(self.protocol_type, self.protocol, old, request.protocols)
         # In its old place, so that the order of members (and so the next leader) stays.
         members, self.members = self.members, {}
         self._supported.clear()
@@ -300,7 +196,7 @@ class ClassicGroup:
             self._unsynced.remove(old_id)
             self._unsynced.add(member_id)
         self._note("replaced", old, f"the static member restarted; {old_id} is fenced")
-        if self.state is State.STABLE and same_topics and self._select_protocol() == self.protocol:
+        if self.state is State.STABLE and unchanged and self._select_protocol() == self.protocol:
             self._touch(old)
             was_leader = old_leader == old_id
             answer = self._joined(old)
@@ -336,9 +232,6 @@ class ClassicGroup:
         self._become(State.PREPARING)
         self._wake(self._join_deadline)
         self._note("rebalance", member, cause)
-
-    def _rebalance_timeout(self) -> int:
-        return max((m.rebalance_ms for m in self.members.values()), default=0)
 
     def _complete_if_all_joined(self) -> None:
         if self.state is not State.PREPARING or self._initial_left >= 0:
@@ -405,34 +298,6 @@ class ClassicGroup:
         self._note("empty", None, "the last member is gone")
         self._write()
 
-    def _select_protocol(self) -> str:
-        """The protocol that most members like best, of those that all know."""
-        count = len(self.members)
-        votes = Counter(
-            next(name for name, _ in member.protocols if self._supported[name] == count)
-            for member in self.members.values()
-        )
-        leader = self.members.get(self.leader or "") or next(iter(self.members.values()))
-        order = [name for name, _ in leader.protocols]
-        return max(votes, key=lambda name: (votes[name], -order.index(name)))
-
-    def _joined(self, member: Member) -> JoinResult:
-        rows: tuple[JoinedMember, ...] = ()
-        if member.member_id == self.leader:
-            rows = tuple(
-                JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol))
-                for m in self.members.values()
-            )
-        return JoinResult(
-            ErrorCode.NONE,
-            member.member_id,
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader or "",
-            rows,
-        )
-
     # -- syncing ----------------------------------------------------------------
 
     def sync(
@@ -473,9 +338,6 @@ class ClassicGroup:
         self._unsynced.discard(member.member_id)
         if not self._unsynced:
             self._sync_deadline = None
-
-    def _assigned(self, member: Member) -> SyncResult:
-        return SyncResult(ErrorCode.NONE, member.assignment, self.protocol_type, self.protocol)
 
     def stored(self, write: Write, error: ErrorCode = ErrorCode.NONE) -> None:
         """A record of ours is in the log, or could not be written."""
@@ -549,17 +411,6 @@ class ClassicGroup:
             self._prepare(member, f"a member {kind}: {member.shown}: {cause}")
         self._complete_if_all_joined()
 
-    def _remove(self, member: Member, kind: str, cause: str) -> None:
-        self._refuse_parked(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        del self.members[member.member_id]
-        self._unsynced.discard(member.member_id)
-        self._supported.subtract(member.protocol_names)
-        if member.instance_id is not None:
-            self.static.pop(member.instance_id, None)
-        if member.member_id == self.leader:
-            self.leader = next(iter(self.members), None)
-        self._note(kind, member, cause)
-
     # -- time -------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
@@ -598,19 +449,6 @@ class ClassicGroup:
         ]
         return found + [d for d in (self._join_deadline, self._sync_deadline) if d is not None]
 
-    def _touch(self, member: Member) -> None:
-        """The member is alive: its session begins anew."""
-        member.deadline = self._now() + member.session_ms
-        self._wake(member.deadline)
-
-    def _wake(self, deadline: int) -> None:
-        # A deadline that moves away leaves an early tick behind, which finds nothing to do.
-        if self._wake_at is None or deadline < self._wake_at:
-            self._wake_at = deadline
-
-    def _now(self) -> int:
-        return int(self._clock.monotonic() * 1000)
-
     # -- the end, and the beginning after it -------------------------------------
 
     def unload(self, error: ErrorCode) -> None:
@@ -628,31 +466,6 @@ class ClassicGroup:
         self._join_deadline = self._sync_deadline = self._wake_at = None
         self._become(State.DEAD)
 
-    def restore(self, value: GroupMetadataValue) -> None:
-        """Be what a record says: after a start or a move there is nothing else."""
-        self.generation = value.generation
-        self.protocol_type = value.protocol_type or None
-        self.protocol, self.leader = value.protocol, value.leader
-        self.members.clear()
-        self.static.clear()
-        self._supported.clear()
-        for row in value.members:
-            member = Member(
-                row.member_id,
-                row.group_instance_id,
-                row.client_id,
-                row.client_host,
-                row.session_timeout,
-                row.session_timeout if row.rebalance_timeout < 0 else row.rebalance_timeout,
-                ((value.protocol or "", row.subscription),),
-                row.assignment,
-            )
-            self._insert(member)
-            self._touch(member)
-        self._become(State.STABLE if self.members else State.EMPTY)
-        if value.current_state_timestamp >= 0:
-            self.state_since_ms = value.current_state_timestamp
-
     def loaded(self) -> None:
         """The whole shard is replayed: sessions begin now."""
         for member in self.members.values():
@@ -663,39 +476,6 @@ class ClassicGroup:
         """It was a consumer group until now: write it down, and let everybody join again."""
         self._write()
         self._prepare(None, cause)
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """The records that delete everything that the log says about the group."""
-        return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
-
-    def _write(
-        self,
-        assignments: Mapping[str, bytes] | None = None,
-        token: Token | None = None,
-        answer: JoinResult | None = None,
-    ) -> None:
-        value = GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            current_state_timestamp=self.state_since_ms,
-            members=[
-                MemberMetadata(
-                    member_id=m.member_id,
-                    group_instance_id=m.instance_id,
-                    client_id=m.client_id,
-                    client_host=m.client_host,
-                    rebalance_timeout=m.rebalance_ms,
-                    session_timeout=m.session_ms,
-                    subscription=m.metadata(self.protocol),
-                    assignment=m.assignment if assignments is None else assignments[m.member_id],
-                )
-                for m in self.members.values()
-            ],
-        )
-        record = CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
-        self.writes.append(Write(record, self.generation, assignments, token, answer))
 
     # -- small things -----------------------------------------------------------
 
@@ -723,86 +503,9 @@ class ClassicGroup:
         """Nobody was ever in it: a request that led to nothing made it."""
         return self.state is State.EMPTY and self.generation == 0 and not self.pending
 
-    def subscribed(self) -> set[str] | None:
-        """The topics that members ask for; None if that cannot be known."""
-        if self.protocol_type != PROTOCOL_TYPE:
-            return None if self.members else set()
-        topics: set[str] = set()
-        for member in self.members.values():
-            # Before the first generation there is no protocol; any of its own says the same.
-            data = member.metadata(self.protocol) or member.protocols[0][1]
-            found = subscribed_topics(data)
-            if found is None:
-                return None
-            topics |= found
-        return topics
-
-    def _find(self, member_id: str, instance_id: str | None) -> tuple[Member | None, ErrorCode]:
-        """The member, or what is wrong with its ids."""
-        if instance_id is not None:
-            known = self.static.get(instance_id)
-            if known is None:
-                return None, ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return None, ErrorCode.FENCED_INSTANCE_ID
-        member = self.members.get(member_id)
-        if member is None:
-            return None, ErrorCode.UNKNOWN_MEMBER_ID
-        return member, ErrorCode.NONE
-
-    def _current(
-        self, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member | None, ErrorCode]:
-        """The member, if it is of this generation."""
-        if self.state is State.DEAD:
-            return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
-        member, error = self._find(member_id, instance_id)
-        if member is not None and generation != self.generation:
-            return None, ErrorCode.ILLEGAL_GENERATION
-        return member, error
-
-    def _refuse_parked(self, member: Member, error: ErrorCode) -> None:
-        if member.join_token is not None:
-            token, member.join_token = member.join_token, None
-            self._waiting -= 1
-            self._answer(token, JoinResult(error, member.member_id))
-        if member.sync_token is not None:
-            token, member.sync_token = member.sync_token, None
-            self._answer(token, SyncResult(error))
-
-    def _refuse_syncs(self, error: ErrorCode) -> None:
-        for member in self.members.values():
-            if member.sync_token is not None:
-                token, member.sync_token = member.sync_token, None
-                self._touch(member)
-                self._answer(token, SyncResult(error))
-
-    def _answer(self, token: Token, result: JoinResult | SyncResult) -> None:
-        self.replies.append((token, result))
-
-    def _become(self, state: State) -> None:
-        if state is not self.state:
-            self.state = state
-            self.state_since_ms = self._clock.now_ms()
-
-    def _note(self, kind: str, member: Member | None, cause: str) -> None:
-        member_id = member.member_id if member is not None else ""
-        self.timeline.add(self._clock.now_ms(), kind, self.generation, member_id, cause)
-
 
 def _kept_alive(member: Member) -> bool:
     """Whoever waits for our answer cannot send heartbeats."""
     if member.sync_token is not None:
         return True
     return member.join_token is not None and not member.is_new
-
-
-def _same_topics(
-    protocol_type: str | None, protocol: str | None, old: Member, new: Protocols
-) -> bool:
-    """Does a restarted member read what it read before?  If we cannot know, it does."""
-    if protocol_type != PROTOCOL_TYPE:
-        return True
-    before = subscribed_topics(old.metadata(protocol))
-    after = subscribed_topics(next((data for name, data in new if name == protocol), b""))
-    return before is None or after is None or before == after

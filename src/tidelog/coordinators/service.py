@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.group import State
 from tidelog.coordinators.members import GroupLimits, Join
 from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
 from tidelog.coordinators.shard import Group, GroupShard, Reply
+from tidelog.coordinators.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.settings_table import GROUP_SETTINGS, LONG_MAX
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordinators.classic_state import Write
 from tidelog.coordinators.consumer_group import ConsumerGroup, ConsumerWrite
 from tidelog.coordinators.consumer_members import Beat, BeatResult, ConsumerLimits
-from tidelog.coordinators.group import ClassicGroup, State, Write
+from tidelog.coordinators.group import ClassicGroup
 from tidelog.coordinators.members import GroupLimits, Join, JoinResult, SyncResult
 from tidelog.coordinators.migration import downgrade, upgrade
 from tidelog.coordinators.offsets import (
@@ -36,6 +37,7 @@ from tidelog.coordinators.records import (
     OffsetCommitValue,
 )
 from tidelog.coordinators.runtime import BATCH_BYTES, Shard, size_of
+from tidelog.coordinators.states import State
 from tidelog.coordinators.topic_regex import TopicRegex
 from tidelog.errors import ApiError, ErrorCode
 

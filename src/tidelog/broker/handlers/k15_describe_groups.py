@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordinators.group import ClassicGroup, State
+from tidelog.coordinators.group import ClassicGroup
+from tidelog.coordinators.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_groups import (
     DescribedGroup,

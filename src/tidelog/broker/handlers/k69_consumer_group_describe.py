@@ -13,7 +13,7 @@ from tidelog.broker.dispatch import Client, api
 from tidelog.coordinators.assignors import NO_SLOTS, Slot
 from tidelog.coordinators.consumer_group import ConsumerGroup
 from tidelog.coordinators.consumer_members import by_topic
-from tidelog.coordinators.group import State
+from tidelog.coordinators.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.consumer_group_describe import (
     Assignment,

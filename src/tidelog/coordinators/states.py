@@ -1,0 +1,16 @@
+"""The states of groups, of both kinds; what they mean is said where they change."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """As clients are told it."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"  # of classic groups, as the next one
+    COMPLETING = "CompletingRebalance"
+    RECONCILING = "Reconciling"  # of consumer groups
+    STABLE = "Stable"
+    DEAD = "Dead"
