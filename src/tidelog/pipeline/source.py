@@ -22,6 +22,8 @@ DataFrame.  The options say what to read.
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -195,9 +197,7 @@ class _Reader:
                 schema=_RANGES_ARROW,
             )
             return
-        from tidelog.pipeline.reading import read_range  # it loads the compiled decoder
-
-        yield from read_range(
+        yield from _read_range()(
             self.options.client,
             part,
             self.options.columns,
@@ -220,6 +220,17 @@ class _Reader:
             )
         for row in lost:
             _log.warning("data was lost: %s", row)
+
+
+@functools.cache
+def _read_range() -> Callable[..., Iterator[pa.RecordBatch]]:
+    """In a task: loads the compiled decoder."""
+    from tidelog.pipeline.reading import read_range
+
+    # Spark collects garbage after every task.  Walking over all that numba consists of would
+    # take longer than a small task, and none of it is ever garbage.
+    gc.freeze()
+    return read_range
 
 
 def _tell(problem: Exception) -> None:
