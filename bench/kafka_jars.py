@@ -51,15 +51,23 @@ def jars() -> Path:
     folder = CACHE / f"jars-{VERSION}"
     if folder.is_dir():
         return folder
+    return bring("Kafka's jars", _POM.format(version=VERSION), folder, "kafka_2.13-*.jar")
+
+
+def bring(what: str, pom: str, folder: Path, proof: str, *options: str) -> Path:
+    """Have Maven copy what a POM depends on into a new folder; raises ``NoKafka``.
+
+    ``proof`` is a file without which it is not what was wanted.
+    """
     if not shutil.which("mvn"):
-        raise NoKafka("Maven (mvn) is not installed, it brings Kafka's jars")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    pom = CACHE / "pom.xml"
-    pom.write_text(_POM.format(version=VERSION))
-    partial = CACHE / f"partial-{VERSION}"
+        raise NoKafka(f"Maven (mvn) is not installed, it brings {what}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name("pom.xml")
+    path.write_text(pom)
+    partial = folder.with_name(f"partial-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+    command = ["mvn", "-q", "-B", "-f", str(path), "dependency:copy-dependencies"]
+    command += [f"-DoutputDirectory={partial}", "-DincludeScope=runtime", *options]
     try:
         done = subprocess.run(
             command,
@@ -70,10 +78,10 @@ def jars() -> Path:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NoKafka(f"Maven did not bring Kafka's jars in {_TIMEOUT} s") from error
-    if done.returncode or not any(partial.glob("kafka_2.13-*.jar")):
+        raise NoKafka(f"Maven did not bring {what} in {_TIMEOUT} s") from error
+    if done.returncode or not any(partial.glob(proof)):
         said = (done.stdout + done.stderr).strip().splitlines()
-        raise NoKafka(f"Maven could not bring Kafka's jars: {said[0] if said else 'no reason'}")
+        raise NoKafka(f"Maven could not bring {what}: {said[0] if said else 'no reason'}")
     partial.rename(folder)
     return folder
 

@@ -15,6 +15,7 @@ from bench import (
     mixed,
     partitions,
     produce,
+    spark,
     startup,
 )
 from bench.report import Section
@@ -38,7 +39,8 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "partitions": partitions.measure,
     "memory": footprint.measure,
     "start": startup.measure,
+    "spark": spark.measure,  # last: its JVM stays until we end
 }
 
 # What sections share is ended before these.
-ALONE = ("groups", "compaction", "partitions", "memory", "start")
+ALONE = ("groups", "compaction", "partitions", "memory", "start", "spark")
