@@ -27,7 +27,7 @@ from tidelog.wire.compression import Codec
 
 ROWS = {100: 2_000_000, 1024: 400_000}  # a fifth of it in a quick run
 PARTITIONS = 4
-PARQUET_GOAL = 3.0
+LOAD_GOAL = 3.0
 MANY = 1000
 GROWTH = 10
 MOST_GROWTH = 1.1  # of the cost of a row, and of the memory of a task
@@ -102,7 +102,8 @@ def measure(bench: Bench) -> Section:
             section.caption += f"; Kafka: Spark's own connector {connector_version()}, same broker"
         except NoKafka as error:
             section.caption += f"; without Spark's own connector: {error}"
-    section.caption += "; floor: one confluent-kafka consumer that touches the values, no Spark"
+    section.caption += "; floor: one confluent-kafka consumer that touches the values, no Spark; load: "
+        "tidelog's files are flushed to disk and in a ledger, the connector's by df.write.parquet"
     with ExitStack() as stack:
         folder = stack.enter_context(data_folder(bench))
         folder.mkdir()
@@ -115,7 +116,8 @@ def measure(bench: Bench) -> Section:
         contest = Contest(bench, broker, jobs)
         topics = list(_fill(contest))
         section.rows += [_noop(contest, topic) for topic in topics]
-        section.rows += [_parquet(contest, topic) for topic in topics]
+        section.rows += [_load(contest, topic) for topic in topics]
+        section.rows.append(_parquet(contest, topics[0]))
         section.rows += _streams(contest, topics[0])
         section.rows += [_write(contest, value) for value in ROWS]
         section.rows.append(_plan(contest))
@@ -155,11 +157,16 @@ def _noop(contest: Contest, topic: Topic) -> Row:
     return contest.rates(f"read, {_named(topic)}", runs, topic)
 
 
+def _load(contest: Contest, topic: Topic) -> Row:
+    runs = {who: partial(jobs.load, topic.name, topic.rows) for who, jobs in contest.jobs.items()}
+    return contest.rates(f"load into Parquet, {_named(topic)}", runs, topic, LOAD_GOAL)
+
+
 def _parquet(contest: Contest, topic: Topic) -> Row:
     runs = {
         who: partial(jobs.parquet, topic.name, topic.rows) for who, jobs in contest.jobs.items()
     }
-    return contest.rates(f"into Parquet, {_named(topic)}", runs, topic, PARQUET_GOAL)
+    return contest.rates(f"DataFrame into Parquet, {_named(topic)}", runs, topic)
 
 
 def _streams(contest: Contest, topic: Topic) -> list[Row]:

@@ -62,8 +62,21 @@ class Jobs:
         self.read(topic, **options).write.format("noop").mode("overwrite").save()
         return time.perf_counter() - started
 
+    def load(self, topic: str, rows: int) -> float:
+        """What a user does for Parquet files of a topic: with tidelog that is a lake load."""
+        if self.form != "tidelog":
+            return self.parquet(topic, rows)
+        import tidelog.pipeline
+
+        with self._folder() as target:
+            started = time.perf_counter()
+            tidelog.pipeline.load(topic, target, bootstrap=self.bootstrap, spark=self.spark)
+            seconds = time.perf_counter() - started
+            check_rows(target, rows)
+            return seconds
+
     def parquet(self, topic: str, rows: int) -> float:
-        """Read all columns into Parquet files."""
+        """Read all columns into Parquet files that Spark writes."""
         with self._folder() as target:
             started = time.perf_counter()
             self.read(topic).write.parquet(str(target))
