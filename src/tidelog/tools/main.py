@@ -20,6 +20,7 @@ COMMANDS = {
     "up": ("up", "Start a broker: no settings needed."),
     "server": ("server", "Start a broker from a properties file."),
     "zookeeper": ("zookeeper", "Start a real ZooKeeper, for a cluster."),
+    "cluster": ("cluster", "Run a cluster on this machine; describe any cluster."),
     "topics": ("topics", "List, create, describe, alter and delete topics."),
     "produce": ("produce", "Write records: from the keyboard, a file or a pipe."),
     "consume": ("consume", "Read records, from anywhere to anywhere."),

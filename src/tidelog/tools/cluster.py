@@ -1,0 +1,247 @@
+"""``tidelog cluster``: several brokers on this machine, to try things out; and any cluster's
+brokers described."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.partitions import log_sizes
+from tidelog.errors import ApiError, SettingError
+from tidelog.text import plural
+from tidelog.tools.cluster_processes import BrokerProcess, Processes
+from tidelog.tools.options import bootstrap_option, connect, json_option
+from tidelog.tools.output import show_json, show_table, size_text
+from tidelog.tools.pairs import pairs
+
+data_option = click.option(
+    "--data",
+    default="tidelog-cluster",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder of the cluster.",
+)
+
+
+@click.group()
+def cluster() -> None:
+    """A cluster on this machine: ZooKeeper and brokers, each a process of its own.
+
+    Start one with `tidelog cluster up`, kill a broker with `tidelog cluster kill 2`, and see
+    that nothing is lost.
+    """
+
+
+@cluster.command()
+@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 50))
+@data_option
+@click.option("--port", default=9092, show_default=True, help="Of the first broker.")
+@click.option("--zookeeper-port", default=2181, show_default=True)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker.")
+@json_option
+def up(
+    brokers: int,
+    data: Path,
+    port: int,
+    zookeeper_port: int,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Start a cluster, or what is down of one.
+
+    In a folder that has a cluster already the same brokers start again, with their data.
+    """
+    found = Processes.load(data)
+    if found is None:
+        found = Processes.plan(data, brokers, port, zookeeper_port, pairs(settings))
+    elif settings:
+        raise SettingError(
+            f"{data} has a cluster already: change its settings in {data}/broker-N.properties"
+        )
+    found.start_zookeeper()
+    down = [broker for broker in found.brokers.values() if not found.runs(broker)]
+    started = [(broker, found.launch(broker)) for broker in down]
+    for broker, process in started:
+        found.wait_ready(broker, process)
+    if as_json:
+        show_json(_status(found))
+        return
+    click.secho(f"{plural(len(found.brokers), 'broker')} ready: ", nl=False)
+    click.secho(found.bootstrap, bold=True, fg="green")
+    click.echo(f"  everything is in {data}; `tidelog cluster down` stops it")
+    click.echo(f"  try: tidelog topics list -b 127.0.0.1:{next(iter(found.brokers.values())).port}")
+
+
+@cluster.command()
+@data_option
+@json_option
+def status(data: Path, as_json: bool) -> None:
+    """Say which brokers run, and which one is controller."""
+    facts = _status(_existing(data))
+    if as_json:
+        show_json(facts)
+        return
+    keeper = facts["zookeeper"]
+    words = f"runs, process {keeper['pid']}" if keeper["running"] else "is down"
+    click.echo(f"ZooKeeper on port {keeper['port']} {words}")
+    show_table(
+        ["broker", "address", "state", "process", "controller"],
+        [
+            (
+                row["id"],
+                row["address"],
+                "up" if row["running"] else "down",
+                row["pid"] or "",
+                "yes" if row["id"] == facts["controller"] else "",
+            )
+            for row in facts["brokers"]
+        ],
+        right=["broker", "process"],
+    )
+
+
+def _status(found: Processes) -> dict[str, Any]:
+    running = [broker for broker in found.brokers.values() if found.runs(broker)]
+    controller = None
+    if running:
+        addresses = ",".join(f"127.0.0.1:{broker.port}" for broker in running)
+        try:
+            with Cluster(addresses) as asked:
+                controller = asked.metadata().controller_id
+        except (ApiError, BrokerUnreachable):
+            controller = None
+    return {
+        "bootstrap": found.bootstrap,
+        "controller": controller if controller is not None and controller >= 0 else None,
+        "zookeeper": {
+            "connect": f"127.0.0.1:{found.zookeeper_port}",
+            "port": found.zookeeper_port,
+            "running": found.zookeeper_runs,
+            "pid": found.zookeeper_pid if found.zookeeper_runs else None,
+        },
+        "brokers": [
+            {
+                "id": broker.broker_id,
+                "address": f"127.0.0.1:{broker.port}",
+                "running": broker in running,
+                "pid": broker.pid if broker in running else None,
+                "log": str(found.log_path(broker.broker_id)),
+            }
+            for broker in found.brokers.values()
+        ],
+    }
+
+
+def _existing(data: Path) -> Processes:
+    found = Processes.load(data)
+    if found is None:
+        raise SettingError(f"there is no cluster in {data}; start one with `tidelog cluster up`")
+    return found
+
+
+def _running(found: Processes, number: int) -> BrokerProcess:
+    broker = found.broker(number)
+    if not found.runs(broker):
+        raise SettingError(f"broker {number} does not run")
+    return broker
+
+
+@cluster.command()
+@click.argument("number", type=int)
+@data_option
+def kill(number: int, data: Path) -> None:
+    """Kill broker NUMBER as a crash would (kill -9)."""
+    found = _existing(data)
+    broker = _running(found, number)
+    found.kill(broker)
+    click.echo(f"broker {number} is dead; `tidelog cluster start {number}` brings it back")
+
+
+@cluster.command()
+@click.argument("number", type=int)
+@data_option
+def start(number: int, data: Path) -> None:
+    """Start broker NUMBER again, with its data."""
+    found = _existing(data)
+    broker = found.broker(number)
+    if found.runs(broker):
+        raise SettingError(f"broker {number} runs already, process {broker.pid}")
+    found.wait_ready(broker, found.launch(broker))
+    click.echo(f"broker {number} is ready on 127.0.0.1:{broker.port}")
+
+
+@cluster.command()
+@data_option
+def down(data: Path) -> None:
+    """Stop all brokers cleanly, and ZooKeeper.  The data stays."""
+    found = _existing(data)
+    found.stop_all()
+    click.echo(f"stopped: everything is on disk in {data}")
+
+
+@cluster.command()
+@bootstrap_option
+@json_option
+def describe(bootstrap: str, as_json: bool) -> None:
+    """Describe any cluster: brokers, controller, what they lead, disk use."""
+    with connect(bootstrap) as asked:
+        facts = _describe(asked)
+    if as_json:
+        show_json(facts)
+        return
+    under = facts["under_replicated"]
+    click.echo(f"cluster {facts['cluster_id']}, {plural(len(facts['brokers']), 'broker')}")
+    click.echo(
+        f"{plural(facts['topics'], 'topic')}, {plural(facts['partitions'], 'partition')}; "
+        f"{under or 'none'} under-replicated, {facts['offline'] or 'none'} offline"
+    )
+    show_table(
+        ["broker", "address", "rack", "leads", "replicas", "disk", "controller"],
+        [
+            (
+                row["id"],
+                row["address"],
+                row["rack"],
+                row["leads"],
+                row["replicas"],
+                "" if row["bytes"] is None else size_text(row["bytes"]),
+                "yes" if row["id"] == facts["controller"] else "",
+            )
+            for row in facts["brokers"]
+        ],
+        right=["broker", "leads", "replicas", "disk"],
+    )
+
+
+def _describe(asked: Cluster) -> dict[str, Any]:
+    metadata = asked.metadata()
+    partitions = [view for topic in metadata.topics.values() for view in topic.partitions]
+    rows = []
+    for broker in metadata.brokers.values():
+        try:
+            size = sum(row.size for row in log_sizes(asked, brokers=[broker.broker_id]))
+        except ApiError:
+            size = None
+        rows.append(
+            {
+                "id": broker.broker_id,
+                "address": broker.address,
+                "rack": broker.rack,
+                "leads": sum(view.leader == broker.broker_id for view in partitions),
+                "replicas": sum(broker.broker_id in view.replicas for view in partitions),
+                "bytes": size,
+            }
+        )
+    return {
+        "cluster_id": metadata.cluster_id,
+        "controller": metadata.controller_id,
+        "topics": len(metadata.topics),
+        "partitions": len(partitions),
+        "under_replicated": sum(len(view.isr) < len(view.replicas) for view in partitions),
+        "offline": sum(view.leader < 0 for view in partitions),
+        "brokers": rows,
+    }

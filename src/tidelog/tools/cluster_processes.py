@@ -1,0 +1,238 @@
+"""A cluster on this machine: the processes behind ``tidelog cluster``.
+
+One folder holds everything:
+
+    cluster.json              ports and process ids; what `status` goes by
+    zookeeper/                the data of ZooKeeper, its configuration and its log
+    broker-1.properties       what broker 1 was started with; may be edited between starts
+    broker-1/                 its data
+    broker-1.log              what it has said
+
+A process id counts only while the process is what we started: after a restart of the machine
+another may have the number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tidelog.coordination.zookeeper_server import ZooKeeperServer
+from tidelog.errors import SettingError
+
+_READY_SECONDS = 60
+_STOP_SECONDS = 30
+
+
+@dataclass(slots=True)
+class BrokerProcess:
+    """One broker: where it listens, and its process while it runs."""
+
+    broker_id: int
+    port: int
+    pid: int = 0
+
+
+@dataclass(slots=True)
+class Processes:
+    """See the module.  Made by :meth:`load` or :meth:`plan`."""
+
+    data: Path
+    zookeeper_port: int
+    zookeeper_pid: int = 0
+    brokers: dict[int, BrokerProcess] = field(default_factory=dict)
+
+    # -- the file ---------------------------------------------------------------
+
+    @classmethod
+    def load(cls, data: Path) -> Processes | None:
+        """The cluster of a folder, if there is one."""
+        try:
+            value = json.loads((data / "cluster.json").read_text())
+            brokers = {row["broker_id"]: BrokerProcess(**row) for row in value["brokers"]}
+            return cls(data, value["zookeeper_port"], value["zookeeper_pid"], brokers)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SettingError(f"{data / 'cluster.json'} cannot be read: {error}") from error
+
+    @classmethod
+    def plan(
+        cls,
+        data: Path,
+        count: int,
+        port: int,
+        zookeeper_port: int,
+        settings: Mapping[str, str],
+    ) -> Processes:
+        """A new cluster: ports for everybody, a file of settings for each broker."""
+        data.mkdir(parents=True, exist_ok=True)
+        brokers = {i: BrokerProcess(i, port + i - 1) for i in range(1, count + 1)}
+        taken = [p for p in (zookeeper_port, *(b.port for b in brokers.values())) if _in_use(p)]
+        if taken:
+            raise SettingError(
+                f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
+            )
+        planned = cls(data, zookeeper_port, 0, brokers)
+        replicas = min(count, 3)
+        for broker in brokers.values():
+            values = {
+                "broker.id": broker.broker_id,
+                "listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
+                "log.dirs": (data / f"broker-{broker.broker_id}").resolve(),
+                "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+                "zookeeper.session.timeout.ms": 6000,
+                "default.replication.factor": replicas,
+                "min.insync.replicas": max(1, replicas - 1),
+                **settings,
+            }
+            text = "".join(f"{name}={value}\n" for name, value in values.items())
+            planned._properties(broker.broker_id).write_text(text)
+        planned.save()
+        return planned
+
+    def save(self) -> None:
+        value = {
+            "zookeeper_port": self.zookeeper_port,
+            "zookeeper_pid": self.zookeeper_pid,
+            "brokers": [asdict(broker) for broker in self.brokers.values()],
+        }
+        temporary = self.data / "cluster.json.tmp"
+        temporary.write_text(json.dumps(value, indent=2) + "\n")
+        temporary.replace(self.data / "cluster.json")
+
+    def _properties(self, broker_id: int) -> Path:
+        return self.data / f"broker-{broker_id}.properties"
+
+    def log_path(self, broker_id: int) -> Path:
+        return self.data / f"broker-{broker_id}.log"
+
+    # -- facts ------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    def broker(self, broker_id: int) -> BrokerProcess:
+        found = self.brokers.get(broker_id)
+        if found is None:
+            known = ", ".join(map(str, self.brokers))
+            raise SettingError(f"there is no broker {broker_id} in {self.data}; there are {known}")
+        return found
+
+    def runs(self, broker: BrokerProcess) -> bool:
+        return _runs(broker.pid, str(self._properties(broker.broker_id)))
+
+    @property
+    def zookeeper_runs(self) -> bool:
+        return _runs(self.zookeeper_pid, str(self.data / "zookeeper"))
+
+    # -- starting and stopping ----------------------------------------------------
+
+    def start_zookeeper(self) -> None:
+        if self.zookeeper_runs:
+            return
+        server = ZooKeeperServer(self.data / "zookeeper", self.zookeeper_port)
+        server.start()
+        server.wait_ready()
+        assert server.process is not None
+        self.zookeeper_pid = server.process.pid
+        self.save()
+
+    def launch(self, broker: BrokerProcess) -> subprocess.Popen[bytes]:
+        """Start a broker that outlives us."""
+        config = str(self._properties(broker.broker_id))
+        command = [sys.executable, "-m", "tidelog", "server", "--json", "--config", config]
+        with self.log_path(broker.broker_id).open("ab") as log, self._out(broker).open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+        broker.pid = process.pid
+        self.save()
+        return process
+
+    def wait_ready(self, broker: BrokerProcess, process: subprocess.Popen[bytes]) -> None:
+        limit = time.monotonic() + _READY_SECONDS
+        while b"\n" not in self._out(broker).read_bytes():
+            if process.poll() is not None:
+                raise SettingError(
+                    f"broker {broker.broker_id} did not start: {self._last_words(broker)}"
+                )
+            if time.monotonic() > limit:
+                raise SettingError(
+                    f"broker {broker.broker_id} is not ready after {_READY_SECONDS} s: "
+                    f"see {self.log_path(broker.broker_id)}"
+                )
+            time.sleep(0.02)
+
+    def _out(self, broker: BrokerProcess) -> Path:
+        return self.data / f"broker-{broker.broker_id}.ready"
+
+    def _last_words(self, broker: BrokerProcess) -> str:
+        path = self.log_path(broker.broker_id)
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{lines[-1] if lines else 'it says nothing'} (see {path})"
+
+    def stop_all(self) -> None:
+        """Brokers first and all at once, then ZooKeeper."""
+        running = [broker for broker in self.brokers.values() if self.runs(broker)]
+        for broker in running:
+            os.kill(broker.pid, signal.SIGTERM)
+        for broker in running:
+            _wait_gone(broker.pid)
+            broker.pid = 0
+        if self.zookeeper_runs:
+            os.kill(self.zookeeper_pid, signal.SIGTERM)
+            _wait_gone(self.zookeeper_pid)
+        self.zookeeper_pid = 0
+        self.save()
+
+    def kill(self, broker: BrokerProcess) -> None:
+        """kill -9."""
+        os.kill(broker.pid, signal.SIGKILL)
+        _wait_gone(broker.pid)
+        broker.pid = 0
+        self.save()
+
+
+def _runs(pid: int, word: str) -> bool:
+    """Does a process live that was started with ``word`` on its command line?"""
+    if pid <= 0:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+    return state != "Z" and word in command
+
+
+def _wait_gone(pid: int) -> None:
+    limit = time.monotonic() + _STOP_SECONDS
+    while _runs(pid, ""):
+        if time.monotonic() > limit:
+            os.kill(pid, signal.SIGKILL)
+            limit = time.monotonic() + _STOP_SECONDS
+        time.sleep(0.02)
+
+
+def _in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""``tidelog cluster``: three brokers on this machine, killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import run
+from waiting import until
+from zookeeper_support import free_port
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "cluster"
+    yield path
+    run("cluster", "down", "--data", str(path))
+
+
+def ports() -> list[str]:
+    first = 20_000 + free_port() % 10_000
+    return ["--port", str(first), "--zookeeper-port", str(first + 50)]
+
+
+def test_from_up_to_down(data: Path) -> None:
+    made = run("cluster", "up", "--brokers", "3", "--data", str(data), "--json", *ports())
+    assert made.code == 0, made.err
+    bootstrap = made.json["bootstrap"]
+    assert [row["id"] for row in made.json["brokers"]] == [1, 2, 3]
+
+    def status() -> Any:
+        return run("cluster", "status", "--data", str(data), "--json").json
+
+    until(lambda: status()["controller"] in (1, 2, 3), "there is a controller", 60)
+    created = run("topics", "create", "t", "--partitions", "3", bootstrap=bootstrap)
+    assert created.code == 0, created.err
+    sent = run("produce", "t", bootstrap=bootstrap, stdin="a\nb\nc\n")
+    assert sent.code == 0, sent.err
+
+    killed = run("cluster", "kill", "2", "--data", str(data))
+    assert killed.code == 0, killed.err
+    assert [row["running"] for row in status()["brokers"]] == [True, False, True]
+    text = run("cluster", "status", "--data", str(data)).out
+    assert "down" in text
+    assert run("cluster", "kill", "2", "--data", str(data)).err.endswith("does not run\n")
+
+    def described() -> Any:
+        return run("cluster", "describe", "--json", bootstrap=bootstrap).json
+
+    until(lambda: len(described()["brokers"]) == 2, "the dead one is noticed", 60)
+    facts = described()
+    assert facts["under_replicated"] >= 3
+    assert facts["offline"] == 0
+
+    started = run("cluster", "start", "2", "--data", str(data))
+    assert started.code == 0, started.err
+    until(lambda: described()["under_replicated"] == 0, "all are in sync", 60)
+    assert "3 brokers" in run("cluster", "describe", bootstrap=bootstrap).out
+
+    down = run("cluster", "down", "--data", str(data))
+    assert down.code == 0, down.err
+    assert not any(row["running"] for row in status()["brokers"])
+    again = run("cluster", "up", "--data", str(data), "--json")
+    assert again.code == 0, again.err
+    assert again.json["bootstrap"] == bootstrap
+    read = run("consume", "t", "-n", "3", "--from", "start", bootstrap=bootstrap)
+    assert sorted(read.lines) == ["a", "b", "c"], read
+
+
+def test_no_cluster(tmp_path: Path) -> None:
+    for command in (["status"], ["kill", "1"], ["start", "1"], ["down"]):
+        done = run("cluster", *command, "--data", str(tmp_path / "none"))
+        assert done.code == 1
+        assert "there is no cluster in" in done.err
