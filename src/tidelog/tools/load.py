@@ -6,8 +6,11 @@ after ``--``.  Spark and pyarrow are imported when there is something to do for 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -87,6 +90,15 @@ def _need_spark() -> None:
     help="Load again and again, until Ctrl-C.",
 )
 @click.option(
+    "--continuous", is_flag=True, help="Load what comes, as a streaming query, until Ctrl-C."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How often --continuous looks for new records.  Default: 60.",
+)
+@click.option(
     "--by",
     metavar="EXPRESSIONS",
     help="Folders: 'date(timestamp), hour(timestamp)', 'topic', 'upper(country) as land'.",
@@ -159,6 +171,8 @@ def load(
     topics: tuple[str, ...],
     to: str,
     every: float | None,
+    continuous: bool,
+    interval: float | None,
     wait: bool,
     master: str | None,
     settings: tuple[str, ...],
@@ -181,7 +195,12 @@ def load(
 
     A topic that is called verify or history comes after --.
     """
+    if continuous and every is not None:
+        raise click.UsageError("--every or --continuous, not both")
+    if interval is not None and not continuous:
+        raise click.UsageError("--interval is for --continuous; --every has minutes")
     _need_spark()
+    from tidelog.pipeline.lake.continuous import run_continuous
     from tidelog.pipeline.lake.files import lock
     from tidelog.pipeline.lake.ledger import LOCK
     from tidelog.pipeline.lake.load import Loader, LoadOptions
@@ -202,7 +221,22 @@ def load(
 
     with lock(wanted.root / LOCK, wait=wait, waiting=waiting):
         loader = Loader(wanted, spark, _show_progress(line))
-        _repeat(lambda: _show_report(loader.run(), to, as_json, line), every)
+
+        def show(report: LoadReport) -> None:
+            _show_report(report, to, as_json, line)
+
+        if continuous:
+            run_continuous(loader, 60 if interval is None else interval, show, _stop_on_term())
+        else:
+            _repeat(lambda: show(loader.run()), every)
+
+
+def _stop_on_term() -> threading.Event:
+    """SIGTERM ends a continuous load, as Ctrl-C does, but as a success."""
+    stop = threading.Event()
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return stop
 
 
 def _repeat(work: Callable[[], None], minutes: float | None) -> None:

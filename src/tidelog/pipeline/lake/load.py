@@ -27,7 +27,7 @@ from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.compact import choose, compact_task
 from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
 from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
-from tidelog.pipeline.lake.files import LakeError, LocalFiles, lock
+from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, lock
 from tidelog.pipeline.lake.jobs import Progress, reported, run_tasks
 from tidelog.pipeline.lake.layout import needs_spark, parse_by
 from tidelog.pipeline.lake.ledger import (
@@ -38,7 +38,6 @@ from tidelog.pipeline.lake.ledger import (
     Ledger,
     Manifest,
     RangeEntry,
-    State,
 )
 from tidelog.pipeline.lake.schemas import (
     Conflict,
@@ -164,10 +163,11 @@ class Loader:
         options: LoadOptions,
         spark: SparkSession | Callable[[], SparkSession] | None = None,
         progress: Callable[[Progress], None] | None = None,
+        files: Files | None = None,
     ) -> None:
         """``spark`` may be a function that makes the session, called when it is needed."""
         self.options = options
-        self.ledger = Ledger(LocalFiles(options.root))
+        self.ledger = Ledger(files or LocalFiles(options.root))
         self.client = ClientOptions.parse(
             {f"kafka.{name}": value for name, value in options.kafka.items()}
         )
@@ -195,12 +195,12 @@ class Loader:
     def run(self) -> LoadReport:
         """Load what is there now; ``LoadReport.number`` is None if that was nothing."""
         began = time.monotonic()
-        state = self.ledger.refresh()
-        with contextlib.closing(Positions(self._source(state))) as positions:
+        self.ledger.refresh()
+        with contextlib.closing(Positions(self.source())) as positions:
             self.check_cluster(positions)
             logs = positions.logs()
             self.check_topics(logs)
-            ranges, lost = self._there(self._wanted(positions, logs), logs)
+            ranges, lost = self.find_ranges(positions, logs)
             sizes = positions.sizes(logs, {part.place: part.start for part in ranges})
         report = self.load_ranges(ranges, lost, sizes, logs.ids)
         compacted = self.compact()
@@ -305,8 +305,9 @@ class Loader:
 
     # -- planning -------------------------------------------------------------------
 
-    def _source(self, state: State) -> SourceOptions:
-        names = self.options.topics or tuple(state.topics)
+    def source(self) -> SourceOptions:
+        """The topics, for those who ask the cluster about them."""
+        names = self.options.topics or tuple(self.ledger.state.topics)
         if not names:
             raise LakeError("which topics? The destination is new: name them")
         return SourceOptions(self.client, Topics(subscribe=tuple(dict.fromkeys(names))))
@@ -337,6 +338,12 @@ class Loader:
                     f"{self.options.to} (its id was {known} and is {uuid_text(topic_id)}): its "
                     "offsets are other records now; load it into another directory"
                 )
+
+    def find_ranges(
+        self, positions: Positions, logs: Logs
+    ) -> tuple[list[OffsetRange], list[RangeEntry]]:
+        """What is to be read, and what is lost."""
+        return self._there(self._wanted(positions, logs), logs)
 
     def _wanted(self, positions: Positions, logs: Logs) -> dict[TopicPartition, tuple[Span, ...]]:
         first = last = None

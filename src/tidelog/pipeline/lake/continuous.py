@@ -1,0 +1,161 @@
+"""Loads without end, on structured streaming.
+
+The source plans each micro-batch and yields one row for each range of offsets; the ranges are
+then loaded like any others, and the manifest notes the query and the batch.  The ledger stays
+the truth: a query begins where the ledger ends, with a new checkpoint, and what a batch names
+that is in the ledger already (a batch that is done again, a load by hand in between) is left
+out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.client.cluster import TopicPartition
+from tidelog.clock import SystemClock
+from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.lake.jobs import reason_of
+from tidelog.pipeline.lake.ledger import FOLDER, RangeEntry
+from tidelog.pipeline.lake.load import Loader, LoadReport
+from tidelog.pipeline.lake.spans import subtract
+from tidelog.pipeline.planner import Logs, Sizes
+from tidelog.pipeline.positions import Positions
+from tidelog.pipeline.ranges import OffsetRange
+from tidelog.wire.uuids import parse_uuid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHECKPOINTS = f"{FOLDER}/checkpoints"
+_LOOK_SECONDS = 0.5
+
+
+def run_continuous(
+    loader: Loader,
+    seconds: float,
+    report: Callable[[LoadReport], None],
+    stop: threading.Event | None = None,
+) -> None:
+    """Load what comes, about every so many seconds, until ``stop`` or Ctrl-C."""
+    if loader.options.until is not None:
+        raise LakeError("--until has no meaning with --continuous: it never ends")
+    stop = stop or threading.Event()
+    with contextlib.closing(Positions(loader.source())) as positions:
+        loader.check_cluster(positions)
+        batches = _Batches(loader, positions, report)
+        # The rest of the last query of a process that died; the ledger knows what it did.
+        loader.ledger.files.remove(CHECKPOINTS)
+        checkpoint = f"{CHECKPOINTS}/{uuid.uuid4().hex}"
+        reader = loader.spark.readStream.format("tidelog")
+        for name, value in batches.options().items():
+            reader = reader.option(name, value)
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(batches.load)
+            .option("checkpointLocation", str(loader.options.root / checkpoint))
+            .queryName(f"tidelog load {uuid.uuid4().hex[:8]}")
+            .trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
+            .start()
+        )
+        try:
+            while not stop.wait(_LOOK_SECONDS):
+                if not query.isActive:
+                    break
+            problem = batches.problem or query.exception()
+        finally:
+            query.stop()
+            loader.ledger.files.remove(checkpoint)
+        if problem is not None and not stop.is_set():
+            if isinstance(problem, LakeError):
+                raise problem
+            raise LakeError(f"the query ended: {reason_of(problem)}")
+
+
+class _Batches:
+    """What Spark calls for each micro-batch."""
+
+    def __init__(
+        self, loader: Loader, positions: Positions, report: Callable[[LoadReport], None]
+    ) -> None:
+        self.problem: LakeError | None = None
+        self._loader = loader
+        self._positions = positions
+        self._report = report
+        self._sizes: Sizes = {}
+        self._clock = SystemClock()
+
+    def options(self) -> dict[str, str]:
+        """The source's: from where the ledger ends, or as ``--from`` says."""
+        loader = self._loader
+        logs = self._positions.logs()
+        loader.check_topics(logs)
+        ranges, _ = loader.find_ranges(self._positions, logs)
+        self._sizes = self._positions.sizes(logs, {part.place: part.start for part in ranges})
+        starts: dict[str, dict[str, int]] = {}
+        first = {part.place: part.start for part in reversed(ranges)}
+        for place, log in logs.extents.items():
+            end = loader.ledger.state.end(place)
+            known = log.end if end is None else min(max(end, log.start), log.end)
+            starts.setdefault(place.topic, {})[str(place.partition)] = first.get(place, known)
+        return {
+            **{f"kafka.{name}": value for name, value in loader.options.kafka.items()},
+            "subscribe": ",".join(loader.source().topics.names),
+            "startingOffsets": json.dumps(starts),
+            "failOnDataLoss": str(loader.options.on_loss == "fail").lower(),
+            "maxBytesPerPartition": "1t",  # one row for each partition: tasks are cut by us
+            "ranges": "true",
+        }
+
+    def load(self, frame: DataFrame, batch: int) -> None:
+        try:
+            self._load(frame, batch)
+        except LakeError as error:
+            self.problem = error
+            raise
+
+    def _load(self, frame: DataFrame, batch: int) -> None:
+        began = self._clock.monotonic()
+        loader = self._loader
+        state = loader.ledger.refresh()
+        rows = [
+            OffsetRange(row.topic, row.partition, row.start, row.end, parse_uuid(row.topic_id))
+            for row in frame.collect()
+        ]
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        ids = {row.topic: row.topic_id for row in rows}
+        loader.check_topics(Logs(ids, {}))
+        ranges = [
+            row.between(start, end)
+            for row in sorted(rows, key=lambda row: (row.place, row.start))
+            for start, end in subtract((row.start, row.end), state.covered.get(row.place, ()))
+        ]
+        found = loader.load_ranges(
+            ranges,
+            self._lost(ranges),
+            self._sizes,
+            ids,
+            {"id": query or "", "batch": batch},
+        )
+        if found.number is None:
+            return
+        compacted = loader.compact()
+        seconds = self._clock.monotonic() - began
+        self._report(replace(found, compacted=compacted, seconds=seconds))
+
+    def _lost(self, ranges: list[OffsetRange]) -> list[RangeEntry]:
+        """Where the source went on beyond the end of the ledger, the records between are gone."""
+        first: dict[TopicPartition, int] = {}
+        for row in ranges:
+            first.setdefault(row.place, row.start)
+        result = []
+        for place, start in first.items():
+            end = self._loader.ledger.state.end(place)
+            if end is not None and end < start and self._loader.options.on_loss == "skip":
+                result.append(RangeEntry(*place, end, start, rows=0, lost=((end, start),)))
+        return result

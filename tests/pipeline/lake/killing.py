@@ -1,0 +1,113 @@
+"""Loads that are killed: the driver, its JVM, the Python workers, or all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from cli import spawn
+from filling import fill
+
+VICTIMS = ("driver", "jvm", "worker", "all")
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            text = path.read_text()
+            parent = int(text.rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    result, left = [], [pid]
+    while left:
+        found = children.get(left.pop(), [])
+        result += found
+        left += found
+    return result
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+class Victim:
+    """``tidelog load --every`` in a process of its own; ``next_load`` waits for its next report."""
+
+    def __init__(self, bootstrap: str, topic: str, lake: Path, *options: str) -> None:
+        self.process = spawn(
+            "load", topic, "--to", str(lake), "--every", "0.001", "--json",
+            "--target-bytes", "20000", "--conf", "spark.driver.memory=512m", *options,
+            bootstrap=bootstrap,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def next_load(self) -> bool:
+        """Whether it came; False if the process is over."""
+        assert self.process.stdout is not None
+        return bool(self.process.stdout.readline())
+
+    def kill(self, victim: str) -> bool:
+        """Whether somebody was there to be killed."""
+        below = {pid: command_of(pid) for pid in descendants(self.process.pid)}
+        java = [pid for pid, text in below.items() if "java" in text.split(" ")[0]]
+        workers = [pid for pid, text in below.items() if "pyspark" in text and pid not in java]
+        chosen = {
+            "driver": [self.process.pid],
+            "jvm": java,
+            "worker": workers[-1:],
+            "all": [self.process.pid, *java, *workers],
+        }[victim]
+        for pid in chosen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(chosen)
+
+    def end(self) -> None:
+        """All of it is gone, and nothing of it can write any more."""
+        below = descendants(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def torment(
+    bootstrap: str, topic: str, lake: Path, victims: Iterable[str], dice: random.Random
+) -> None:
+    """Let a load run while records come in, and kill one after the other in the midst of it."""
+
+    def more() -> None:
+        fill(bootstrap, topic, _values(dice), partitions=3, make=False)
+
+    running = Victim(bootstrap, topic, lake)
+    try:
+        for victim in victims:
+            for _ in range(dice.randint(1, 3)):
+                more()
+                assert running.next_load(), "the load ended by itself"
+            more()
+            # Not a wait: any moment will do.
+            time.sleep(dice.random() * 0.7)
+            if running.kill(victim) and victim == "worker":
+                # Spark starts another one, and the load goes on as if nothing had happened.
+                for _ in range(2):
+                    more()
+                    assert running.next_load(), "a dead worker ended the load"
+    finally:
+        running.end()
+
+
+def _values(dice: random.Random) -> list[str]:
+    return [f"{dice.random()} {'x' * dice.randint(0, 300)}" for _ in range(dice.randint(1, 3000))]
