@@ -101,6 +101,7 @@ class Shard:
         self._ack_timeout = ack_timeout_ms / 1000
         self._queue: list[tuple[Sequence[EncodedRecord], Done]] = []
         self._unsafe: deque[tuple[int, float, list[Done]]] = deque()  # last offset, time limit
+        self._unsafe_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines: list[tuple[int, str]] = []
         self._wanted: dict[str, int] = {}  # key -> the deadline that counts
@@ -165,7 +166,20 @@ class Shard:
             partition.watch(self._wake)
         limit = self._clock.monotonic() + self._ack_timeout
         self._unsafe.append((written.last_offset, limit, waiting))
-        asyncio.get_running_loop().call_later(self._ack_timeout, self._check)
+        if self._unsafe_timer is None:
+            self._time_unsafe()
+
+    def _time_unsafe(self) -> None:
+        """One timer for all of them, at the limit of the oldest."""
+        # One ms later: the timer of the loop may be early by less.
+        delay = max(self._unsafe[0][1] - self._clock.monotonic(), 0) + 0.001
+        self._unsafe_timer = asyncio.get_running_loop().call_later(delay, self._too_late)
+
+    def _too_late(self) -> None:
+        self._unsafe_timer = None
+        self._check()
+        if self._unsafe:
+            self._time_unsafe()
 
     def _wake(self) -> None:
         # Not at once: we are in the middle of an append.
@@ -233,8 +247,9 @@ class Shard:
             return
         self.closed = True
         self._on_deadline = _nobody  # no cycle: a log's files are closed when nobody holds it
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._unsafe_timer):
+            if timer is not None:
+                timer.cancel()
         self.partition.unwatch(self._wake)
         queue, self._queue = self._queue, []
         for _, done in queue:
