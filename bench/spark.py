@@ -102,8 +102,10 @@ def measure(bench: Bench) -> Section:
             section.caption += f"; Kafka: Spark's own connector {connector_version()}, same broker"
         except NoKafka as error:
             section.caption += f"; without Spark's own connector: {error}"
-    section.caption += "; floor: one confluent-kafka consumer that touches the values, no Spark; load: "
-        "tidelog's files are flushed to disk and in a ledger, the connector's by df.write.parquet"
+    section.caption += (
+        "; floor: one confluent-kafka consumer that touches the values, no Spark; load: tidelog's "
+        "files are flushed to disk and in a ledger, the connector's are by df.write.parquet"
+    )
     with ExitStack() as stack:
         folder = stack.enter_context(data_folder(bench))
         folder.mkdir()
