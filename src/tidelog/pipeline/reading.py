@@ -114,7 +114,8 @@ class _Reader:
         self._connection: Connection | None = None
         self._under_way = False
         self._pause = _FIRST_PAUSE
-        self._heard = clock.monotonic()  # when something new came last
+        # Since when nothing new comes.  The time that the caller takes over a batch is his own.
+        self._waiting_since: float | None = None
         self._gone_since: float | None = None
         self._empty = 0
         self._damaged_at = -1  # where a batch was damaged when it was fetched before
@@ -261,7 +262,7 @@ class _Reader:
 
     def _advance(self, offset: int) -> None:
         self._position = offset
-        self._heard = self._clock.monotonic()
+        self._waiting_since = None
         self._pause = _FIRST_PAUSE
         self._empty = 0
 
@@ -350,7 +351,10 @@ class _Reader:
         self._advance(error.lost.end)
 
     def _is_patient(self) -> bool:
-        return self._clock.monotonic() - self._heard < self._patience
+        now = self._clock.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return now - self._waiting_since < self._patience
 
     def _try_again(self, error: ApiError) -> None:
         """Look for the leader again after a pause, unless that has gone on for too long."""
