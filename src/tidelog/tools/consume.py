@@ -1,14 +1,15 @@
-"""``tidelog consume``: records from anywhere to anywhere, without a consumer group.
+"""``tidelog consume``: records from anywhere to anywhere.
 
 It reads with our own client: raw batches, every codec, exact offsets.  Of librdkafka's
-properties it therefore takes only those in ``_PROPERTIES``.
+properties it therefore takes only those in ``_PROPERTIES``.  With ``--group`` it is a member
+of a consumer group instead, see ``consume_group.py``.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +20,7 @@ from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
-from tidelog.tools.formats import ENCODING_ALIASES, ENCODINGS, formatter
+from tidelog.tools.formats import ENCODING_ALIASES, ENCODINGS, Formatter, formatter
 from tidelog.tools.options import (
     Choice,
     bootstrap_option,
@@ -31,6 +32,9 @@ from tidelog.tools.options import (
 from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reading import Limits, Reader
+
+if TYPE_CHECKING:
+    from tidelog.tools.consume_group import GroupReader
 
 # Kafka's name, librdkafka's name, and what it is called here.
 _PROPERTIES = {
@@ -53,6 +57,11 @@ _PROPERTIES = {
     metavar="OFFSET",
     help="Where to begin: start, end, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: end "
     "(start, if --until or --exit says where to stop).",
+)
+@click.option(
+    "--group",
+    help="Be a member of this consumer group: go on where it has stopped, and commit what was "
+    "shown.  --from start or end is then for partitions of which nothing is committed.",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from start.")
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
@@ -101,13 +110,14 @@ _PROPERTIES = {
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help=f"One of {', '.join(_PROPERTIES)}.",
+    help=f"One of {', '.join(_PROPERTIES)}; with --group any librdkafka setting.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not say how many at the end.")
 @bootstrap_option
 def consume(
     topics: tuple[str, ...],
     start: Position | Range | None,
+    group: str | None,
     from_beginning: bool,
     until: Position | None,
     at_end: bool,
@@ -135,6 +145,7 @@ def consume(
         tidelog consume clicks --from @-2h --json           the last two hours, then go on
         tidelog consume clicks -p 0 --from 100:200          a hundred records
         tidelog consume --include 'click.*' --format offset
+        tidelog consume clicks --group billing              share the work of a group
     """
     if bool(topics) == bool(include or exclude):
         raise click.UsageError("name topics, or choose them with --include or --exclude")
@@ -148,6 +159,20 @@ def consume(
         write = formatter(template, separator, encoding, null)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
+    if group is not None:
+        if not topics or partitions or until is not None or first not in (START, END):
+            raise click.UsageError(
+                "with --group name topics, and leave out -p, --until and any --from but start and "
+                "end: the group knows where it is (`tidelog groups reset` moves it)"
+            )
+        idle = None if timeout is None else timeout / 1000
+        limits = Limits(None, max_messages, idle)
+        settings = {"auto.offset.reset": "earliest" if first == START else "latest"}
+        settings |= pairs(properties, "--property")
+        _consume_as_member(
+            bootstrap, group, topics, settings, write, limits, at_end, skip_bad, quiet
+        )
+        return
     chooser = _Chooser(topics, include, exclude)
     options = _fetch_options(properties)
     with connect(bootstrap) as cluster:
@@ -172,15 +197,48 @@ def consume(
         )
         for row, offset in begins.items():
             reader.assign(row, offset)
-        try:
-            reader.run()
-        except BrokenPipeError:
-            quiet = True
-            raise
-        finally:
-            if not quiet:
-                skipped = f", {reader.skipped:,} skipped" if reader.skipped else ""
-                note(f"{plural(reader.count, 'record')}{skipped}")
+        _run(reader, quiet)
+
+
+def _run(reader: Reader | GroupReader, quiet: bool) -> None:
+    """Read, and say how much at the end."""
+    try:
+        reader.run()
+    except BrokenPipeError:
+        quiet = True
+        raise
+    finally:
+        if not quiet:
+            skipped = f", {reader.skipped:,} skipped" if reader.skipped else ""
+            note(f"{plural(reader.count, 'record')}{skipped}")
+
+
+def _consume_as_member(
+    bootstrap: str,
+    group: str,
+    topics: tuple[str, ...],
+    properties: dict[str, str],
+    write: Formatter,
+    limits: Limits,
+    at_end: bool,
+    skip_bad: bool,
+    quiet: bool,
+) -> None:
+    from tidelog.tools.consume_group import GroupReader
+
+    with connect(bootstrap) as cluster:
+        chosen = list(cluster.topics(topics).values())
+        if at_end:
+            logs = extents(cluster, _partitions(chosen, ()))
+            limits.until = {row: log.end for row, log in logs.items()}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "client.id": "tidelog-consume",
+        "group.id": group,
+        **properties,
+    }
+    reader = GroupReader(settings, topics, write, sys.stdout.buffer, limits, skip_bad=skip_bad)
+    _run(reader, quiet)
 
 
 def _span(

@@ -262,12 +262,12 @@ def _show(topic: str, config: LogConfig, found: dict[int, Explanation]) -> None:
                 row.records,
                 "-" if row.cleaned_to is None else row.cleaned_to,
                 f"{row.cleanable.dirty_ratio:.0%}",
-                f"{plural(row.goes_records, 'record')}, {size_text(row.goes_bytes)}",
+                f"{row.goes_records:,} ({size_text(row.goes_bytes)})",
                 _next_round(row, config),
             )
             for index, row in found.items()
         ],
-        right=("partition", "segments", "keys", "records", "clean to", "dirty"),
+        right=("partition", "segments", "keys", "records", "clean to", "dirty", "would go"),
         indent="  ",
     )
     reasons = [
