@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import struct
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import cramjam
@@ -14,12 +17,13 @@ import pyarrow as pa
 import pytest
 from pipeline.logs import NOW, as_columns, build, expected, random_log, seal
 
+import tidelog
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.decode import Decoder, decode
 from tidelog.pipeline.loss import CorruptBatch, DataLoss
 from tidelog.pipeline.ranges import ALL, ALL_WITH_HEADERS, Columns, OffsetRange
 from tidelog.pipeline.schema import arrow_schema
-from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME
+from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME, place
 from tidelog.wire.compression import Codec
 from tidelog.wire.records import Record, encode_batch, split_batches
 
@@ -324,11 +328,11 @@ def test_a_flipped_bit_never_gives_a_wrong_record(seed: int) -> None:
     data = bytearray(log.data)
     batches = list(split_batches(log.data))
     position = rng.randrange(len(data))
-    place = 0
+    at = 0
     for batch in batches:  # the offset and the epoch are outside the CRC: the broker's words
-        if place <= position < place + 8 or place + 12 <= position < place + 16:
-            position = place + 20
-        place += len(batch)
+        if at <= position < at + 8 or at + 12 <= position < at + 16:
+            position = at + 20
+        at += len(batch)
     data[position] ^= 1 << rng.randrange(8)
     right = [row.offset for row, _ in expected(log.data, 0, EVERYTHING)]
     decoder = Decoder(OffsetRange("t", 0, 0, EVERYTHING), Columns(("offset",)), target_bytes=99)
@@ -355,6 +359,45 @@ def test_hostile_bytes_with_right_crcs() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1500 answers" in done.stdout
+
+
+def test_memory_stays_as_it_is() -> None:
+    """However much is read: what was handed out and let go is used again."""
+    one = build(some(5000, 0, b"v" * 200), 0, 4999, codec=Codec.LZ4)
+    decoder = Decoder(OffsetRange("t", 0, 0, EVERYTHING), ALL)
+    before, most, rows = pa.total_allocated_bytes(), 0, 0
+    for number in range(60):
+        batch = bytearray(one)
+        place(batch, 5000 * number, 0)
+        for found in decoder.decode(decoder.scan(batch, 5000 * number)):
+            rows += found.num_rows
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert rows > 290_000
+    assert most < 16 << 20
+
+
+def test_a_zipped_package_and_no_home(tmp_path: Path) -> None:
+    """As on a cluster's executor: compiled code is kept where only its owner may write."""
+    source = Path(tidelog.__file__).parents[1]
+    with zipfile.ZipFile(tmp_path / "shipped.zip", "w") as archive:
+        for path in (source / "tidelog").rglob("*.py"):
+            archive.write(path, path.relative_to(source))
+    program = "from tidelog.pipeline import kernel; print(kernel.__file__)"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path / "shipped.zip"),
+        "HOME": "/dev/null/nowhere",
+        "TMPDIR": str(tmp_path),
+    }
+    environment.pop("XDG_CACHE_HOME", None)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "shipped.zip" in done.stdout, done.stderr
+    (cache,) = tmp_path.glob("tidelog-numba-*")
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert len(list(cache.rglob("*.nbc"))) == 2
 
 
 def test_errors_say_one_offset_or_many() -> None:

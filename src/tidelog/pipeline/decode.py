@@ -300,7 +300,7 @@ class _ColumnBuffers:
     def __init__(self, part: OffsetRange, columns: Columns, target: int) -> None:
         self._schema = arrow_schema(columns)
         self._target = target
-        self._wanted = sum(_WANTS.get(name, 0) for name in columns.names)
+        self._wanted = sum(_WANTS.get(name, 0) for name in set(columns.names))
         self._width = sum(_WIDTHS[name] for name in columns.names)
         if "topic" in columns:
             self._width += len(part.topic)
