@@ -174,12 +174,15 @@ def test_planned_ranges_instead_of_records(
     assert len({row.topic_id for row in rows}) == 1 and len(rows[0].topic_id) == 22
 
 
-def test_a_table_in_sql(spark: Any, broker: LocalBroker, filled: Callable[..., str]) -> None:
+def test_a_view_in_sql(spark: Any, broker: LocalBroker, filled: Callable[..., str]) -> None:
     topic = filled(hourly(4))
-    spark.sql(
-        f"create or replace temporary view of_topic using tidelog options("
+    using = (
+        "using tidelog options("
         f"'kafka.bootstrap.servers' '{broker.bootstrap}', subscribe '{topic}')"
     )
+    with pytest.raises(Exception, match="Write: create temporary view NAME using tidelog"):
+        spark.sql(f"create table of_topic {using}")
+    spark.sql(f"create or replace temporary view of_topic {using}")
     query = "select sum(cast(string(value) as int)) from of_topic where offset < 3"
     assert spark.sql(query).first()[0] == 3
 

@@ -45,6 +45,11 @@ class Given:
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
+        if any(name.lower() == "provider" for name in options):
+            raise OptionError(
+                "a table cannot use tidelog: Spark forgets the options of a table when it reads "
+                "it. Write: create temporary view NAME using tidelog options(...)"
+            )
         for name, value in options.items():
             right = names.get(name.lower())
             if right is not None:
