@@ -3,19 +3,25 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from tidelog.clock import SystemClock
-from tidelog.coordinators.runtime import Shard
-from tidelog.errors import ErrorCode
+from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.coordinators.runtime import Runtime, Shard
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.batch import read_header
 
 
 class SlowPartition:
     """A partition whose followers get on when a test says so."""
 
-    topic, index, leader_epoch, deleted, in_sync = "__consumer_offsets", 0, 3, False, 2
-    log = SimpleNamespace(config=SimpleNamespace(min_insync_replicas=1))
+    topic, index, deleted, in_sync = "__consumer_offsets", 0, False, 2
+    log = SimpleNamespace(
+        config=SimpleNamespace(min_insync_replicas=1), log_start_offset=0, end_offset=0
+    )
 
     def __init__(self):
+        self.leads, self.leader_epoch = True, 3
         self.end = self.high_watermark = 0
         self.batches = []
         self.watching = set()
@@ -119,3 +125,67 @@ def test_too_few_replicas():
         assert writer.partition.batches == []
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_what_another_leader_wrote_is_not_taken_for_ours(epoch):
+    async def run():
+        writer = Writer()
+        writer.write("a")
+        await asyncio.sleep(0)
+        writer.partition.leads = epoch == 4  # it is a follower now, or it was one meanwhile
+        writer.partition.leader_epoch = epoch
+        writer.partition.replicated_to(1)
+        assert await writer.hear(1) == [("a", ErrorCode.NOT_COORDINATOR)]
+        writer.write("b")
+        assert (await writer.hear(2))[1] == ("b", ErrorCode.NOT_COORDINATOR)
+        assert writer.partition.batches == [1]
+
+    asyncio.run(run())
+
+
+class Machine:
+    """Remembers what happens to it."""
+
+    def __init__(self, shard):
+        self.shard, self.error = shard, None
+
+    def loaded(self):
+        pass
+
+    def unload(self, error):
+        self.error = error
+
+
+def test_leadership_that_moves_before_clients_are_told():
+    partition = SlowPartition()
+    info = PartitionInfo(1, 3, (1, 2), (1, 2))
+    topic = TopicInfo(partition.topic, bytes(16), (info,))
+    metadata = ClusterMetadata().with_topic(topic)
+    runtime = Runtime(
+        partition.topic,
+        Machine,
+        clock=SystemClock(),
+        spawn=lambda work: None,
+        open_partition=lambda topic, index: partition,
+        broker_id=1,
+        ack_timeout_ms=1000,
+    )
+    partitions = {(partition.topic, 0): partition}
+    runtime.apply(metadata, partitions)
+    first = runtime.machine("g")
+    # Another broker leads for a moment; the metadata still says that we do.
+    partition.leads, partition.leader_epoch = False, 4
+    runtime.ordered(0, partition)
+    assert first.error == ErrorCode.NOT_COORDINATOR
+    with pytest.raises(ApiError):
+        runtime.machine("g")
+    runtime.apply(metadata, partitions)
+    with pytest.raises(ApiError):
+        runtime.machine("g")
+    partition.leads, partition.leader_epoch = True, 5
+    runtime.ordered(0, partition)
+    second = runtime.machine("g")
+    assert (second is not first, second.shard.epoch) == (True, 5)
+    runtime.apply(metadata, partitions)
+    assert runtime.machine("g") is second

@@ -42,7 +42,7 @@ from tidelog.coordination.metadata import (
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.coordination.zookeeper import ZooKeeper
-from tidelog.coordinators.service import GroupCoordinator
+from tidelog.coordinators.service import OFFSETS_TOPIC, GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.log.manager import LogManager, Opened
 from tidelog.replication.fetcher import Fetchers
@@ -419,6 +419,8 @@ class Broker:
                 self.fetchers.forget(partition)
             else:
                 self.fetchers.follow(partition, info.leader)
+            if topic.name == OFFSETS_TOPIC:
+                self.groups.ordered(index, partition)
         return ErrorCode.NONE
 
     def stop_partition(self, key: tuple[str, int], *, delete: bool) -> None:

@@ -107,6 +107,20 @@ class Shard:
         self._wanted: dict[str, int] = {}  # key -> the deadline that counts
         self._on_deadline: Callable[[str], None] = _nobody
 
+    @property
+    def leads(self) -> bool:
+        """Is the partition ours, as it was when the shard was loaded?
+
+        Another leader may have written since if the epoch is not the same.
+        """
+        partition = self.partition
+        return (
+            not self.closed
+            and not partition.deleted
+            and partition.leads
+            and partition.leader_epoch == self.epoch
+        )
+
     # -- writing ----------------------------------------------------------------
 
     def write(self, rows: Sequence[EncodedRecord], done: Done) -> None:
@@ -144,14 +158,14 @@ class Shard:
     ) -> None:
         partition = self.partition
         try:
-            if self.closed or partition.deleted:
+            if not self.leads:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if partition.in_sync < partition.log.config.min_insync_replicas:
                 raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
             batch = memoryview(bytearray(encode_batch(rows)))
             written = partition.append(batch, _NEWEST_PRODUCE, now_ms, own=True)
         except ApiError as error:
-            if not self.closed:
+            if self.leads:
                 log.warning("%s-%d: %s", partition.topic, partition.index, error.message)
             _tell(waiting, _APPEND_ERRORS.get(error.code, error.code))
             return
@@ -187,6 +201,10 @@ class Shard:
 
     def _check(self) -> None:
         """Tell those whose records are safe by now, and those who have waited too long."""
+        if not self.leads:
+            # What lies at these offsets now, or soon, may be another leader's.
+            while self._unsafe:
+                _tell(self._unsafe.popleft()[2], ErrorCode.NOT_COORDINATOR)
         now, safe = self._clock.monotonic(), self.partition.high_watermark
         while self._unsafe:
             offset, limit, waiting = self._unsafe[0]
@@ -334,13 +352,11 @@ class Runtime(Generic[M]):
         led = {}
         self._unopened.clear()
         for index, info in enumerate(infos):
-            if info.leader != self._broker_id:
-                continue
             partition = partitions.get((self.topic, index))
-            if partition is None:
-                self._unopened.add(index)
-            else:
+            if partition is not None and partition.leads:
                 led[index] = partition
+            elif partition is None and info.leader == self._broker_id:
+                self._unopened.add(index)
         for index, (shard, _) in list(self._shards.items()):
             now = led.get(index)
             if now is not shard.partition or now.leader_epoch != shard.epoch:
@@ -348,6 +364,13 @@ class Runtime(Generic[M]):
         for index, partition in led.items():
             if index not in self._shards:
                 self._take(index, partition)
+
+    def ordered(self, index: int, partition: Partition) -> None:
+        """The controller of a cluster has said who leads; what clients are told comes later."""
+        if index in self._shards and not self._shards[index][0].leads:
+            self._let_go(index, ErrorCode.NOT_COORDINATOR)
+        if partition.leads and index < self.partitions and index not in self._shards:
+            self._take(index, partition)
 
     def _take(self, index: int, partition: Partition) -> None:
         shard = Shard(partition, self._clock, self._ack_timeout_ms)

@@ -89,6 +89,10 @@ class GroupCoordinator:
             if changed:
                 shard.topics_changed(changed)
 
+    def ordered(self, index: int, partition: Partition) -> None:
+        """The controller of a cluster has said who leads a partition of ours."""
+        self.runtime.ordered(index, partition)
+
     async def keep_offsets(self, interval_ms: int) -> None:
         """Let old offsets go, again and again."""
         while True:
