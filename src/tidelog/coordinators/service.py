@@ -59,6 +59,8 @@ class GroupCoordinator:
         self._max_metadata: int = settings["offset.metadata.max.bytes"]
         self._topics: Mapping[str, TopicInfo] = {}
         self._group_configs: Mapping[str, Mapping[str, str]] = {}
+        self._missing: set[str] = set()  # topics with offsets, in this round of ``keep_offsets``
+        self._missing_before: set[str] = set()  # and in the one before
         self.runtime = Runtime(
             OFFSETS_TOPIC,
             lambda shard: GroupShard(
@@ -97,6 +99,7 @@ class GroupCoordinator:
         """Let old offsets go, again and again."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
+            self._missing_before, self._missing = self._missing, set()
             for shard in list(self.runtime.machines.values()):
                 shard.expire(self._retention_ms, self._log_start)
                 await asyncio.sleep(0)
@@ -116,9 +119,11 @@ class GroupCoordinator:
         )
 
     def _log_start(self, topic: str, partition: int) -> int | None:
-        known = self._broker.metadata.topics.get(topic)
-        if known is None:
-            return None
+        if topic not in self._broker.metadata.topics:
+            # Deleted while we did not look; or we have just started in a cluster, and have not
+            # heard of everything yet.  The next round knows.
+            self._missing.add(topic)
+            return None if topic in self._missing_before else -1
         found = self._broker.replicas.partitions.get((topic, partition))
         return -1 if found is None else found.log.log_start_offset
 
