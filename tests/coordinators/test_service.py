@@ -1,24 +1,56 @@
 """The coordinator of a broker: what it makes of a cluster that it knows only in part."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 from coordinators.consumer_support import cluster
 
 from tidelog.clock import SystemClock
+from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.service import GroupCoordinator
 from tidelog.settings import Settings
 
 
-def test_a_topic_that_is_not_known_once_is_not_taken_for_deleted():
-    broker = SimpleNamespace(
+def broker_with(metadata):
+    return SimpleNamespace(
         settings=Settings.of({}),
         clock=SystemClock(),
         spawn=None,
         broker_id=1,
-        metadata=cluster(known=1),
+        metadata=metadata,
         replicas=SimpleNamespace(partitions={}),
     )
+
+
+def test_what_became_of_topics():
+    coordinator = GroupCoordinator(broker_with(ClusterMetadata()))
+    told = []
+    coordinator.runtime.machines[0] = SimpleNamespace(
+        topics_deleted=lambda names: told.append(("deleted", names)),
+        topics_changed=lambda names: told.append(("changed", names)),
+    )
+
+    def apply(metadata):
+        told.clear()
+        coordinator.apply(metadata)
+        return dict(told)
+
+    metadata = cluster(a=1, b=2)
+    assert apply(metadata) == {"changed": {"a", "b"}}
+    assert apply(metadata) == {}
+    a, b = metadata.topics["a"], metadata.topics["b"]
+    assert apply(metadata.with_topic(replace(a, config={"retention.ms": "1"}))) == {}
+    grown = metadata.with_topic(replace(b, partitions=b.partitions * 2))
+    assert apply(grown) == {"changed": {"b"}}
+    # Deleted and made anew before we heard of it: the offsets are not those of the new one.
+    renewed = grown.with_topic(replace(a, topic_id=b"x" * 16))
+    assert apply(renewed) == {"deleted": {"a"}, "changed": {"a"}}
+    assert apply(renewed.without_topic("b")) == {"deleted": {"b"}, "changed": {"b"}}
+
+
+def test_a_topic_that_is_not_known_once_is_not_taken_for_deleted():
+    broker = broker_with(cluster(known=1))
     coordinator = GroupCoordinator(broker)
     seen = []
 

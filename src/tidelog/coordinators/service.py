@@ -79,12 +79,10 @@ class GroupCoordinator:
         """The cluster has changed."""
         self.runtime.apply(metadata, self._broker.replicas.partitions)
         before, self._topics = self._topics, metadata.topics
-        changed = {n for n, topic in metadata.topics.items() if before.get(n) is not topic}
-        gone = before.keys() - metadata.topics.keys()
-        changed |= gone
+        gone, changed = _compare(before, metadata.topics)
         configs, self._group_configs = self._group_configs, metadata.group_configs
         for shard in self.runtime.machines.values():
-            if configs is not metadata.group_configs:
+            if configs != metadata.group_configs:
                 shard.limits_changed(configs.keys() | metadata.group_configs.keys())
             if gone:
                 shard.topics_deleted(gone)
@@ -335,3 +333,20 @@ class GroupCoordinator:
 
     def delete(self, group_id: str, done: Callable[[ErrorCode], None]) -> None:
         self._shard_of_members(group_id).delete(group_id, done)
+
+
+def _compare(
+    before: Mapping[str, TopicInfo], after: Mapping[str, TopicInfo]
+) -> tuple[set[str], set[str]]:
+    """The topics that are gone (another one may have the name), and all with other partitions."""
+    gone: set[str] = set()
+    changed = set(after.keys() - before.keys())
+    for name, old in before.items():
+        new = after.get(name)
+        if new is old:
+            continue  # one of ten thousand has changed, as a rule
+        if new is None or new.topic_id != old.topic_id:
+            gone.add(name)
+        elif len(new.partitions) != len(old.partitions):
+            changed.add(name)
+    return gone, changed | gone
