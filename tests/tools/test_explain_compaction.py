@@ -204,7 +204,7 @@ def test_it_fits_on_a_terminal(idle: LocalBroker, topic: str) -> None:
         "topics", "explain-compaction", topic, "--key", "k1", bootstrap=idle.bootstrap
     )
     assert max(map(len, lines)) <= 80
-    assert any(re.search(r"  \d\d-\d\d \d\d:\d\d:\d\d  ", line) for line in lines)
+    assert any(re.search(r"  \d\d:\d\d:\d\d  ", line) for line in lines)
 
 
 def test_it_agrees_with_the_broker(tmp_path: Path) -> None:

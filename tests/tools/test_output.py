@@ -6,8 +6,9 @@ import pytest
 from cli import on_terminal, run
 from group_client import GroupClient
 
+from tidelog.clock import SystemClock
 from tidelog.testing import LocalBroker
-from tidelog.tools.output import printable, short_id, short_time
+from tidelog.tools.output import printable, short_id, short_time, time_text
 
 EVIL = "e\x1b[31mvil\nlist\x9b\u202e"
 
@@ -49,7 +50,11 @@ def test_names_that_clients_choose_are_escaped(broker: LocalBroker, topic: str) 
 def test_ids_and_times_are_short_where_there_is_no_room() -> None:
     member = "rdkafka-12ad4966-0c9c-4f4d-9a77-8f2f4e6d6c11"
     assert short_id(member) == "rdkafka-12ad…"
+    assert short_id(f"my-own-service-{member[8:]} (1.2.3.4)") == "my-own-…12ad… (1.2.3.4)"
     assert short_id("12ad4966-0c9c-4f4d-9a77-8f2f4e6d6c11") == "12ad…"
+    assert short_id("c6f7PKIZQTeOE/mTATKBSg") == "c6f7…"
     assert short_id("consumer-1") == "consumer-1"
-    assert short_time("2026-11-16T02:22:06.356Z") == "11-16 02:22:06"
+    assert short_time("2001-11-16T02:22:06.356Z") == "11-16 02:22:06"
+    now = time_text(SystemClock().now_ms())
+    assert short_time(now) == now[11:19]
     assert short_time("-") == "-"

@@ -21,6 +21,7 @@ from tidelog.tools.options import bootstrap_option, confirm, connect, json_optio
 from tidelog.tools.output import (
     complain,
     printable,
+    say,
     short_id,
     short_time,
     show_json,
@@ -141,16 +142,16 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
     rows = _events(found)
     if rows:
         show_table(
-            ("time", "event", "generation", "member", "cause"),
+            ("time", "event", "gen", "member", "cause"),
             rows,
-            right=("generation",),
+            right=("gen",),
             short={"time": short_time, "member": short_id},
         )
     else:
         click.echo(f"{printable(name)}: nothing has happened since the broker started")
     for member in found.members:
         if member.waited_for:
-            click.echo(f"waiting for {printable(asking.member_text(member))}")
+            say(f"waiting for {asking.member_text(member)}")
 
 
 def _explained(name: str, found: ExplainGroupResponse | None, error: str | None) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from tidelog.client.partitions import extents
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain, printable, short_id, show_json, show_table, time_text
+from tidelog.tools.output import (
+    complain,
+    printable,
+    say,
+    short_id,
+    show_json,
+    show_table,
+    time_text,
+)
 from tidelog.wire.messages.explain_group import ExplainGroupResponse, MemberStatus
 
 _NOTICED_MS = 10_000  # a member that is silent for so long is mentioned
@@ -216,7 +224,7 @@ def _show_group(group: dict[str, Any]) -> None:
     if group["partitions"]:
         _show_partitions(group["partitions"])
     for line in (*_notes(group), *_member_notes(group)):
-        click.echo(f"  {printable(line)}")
+        say(f"  {line}")
 
 
 def _lag(group: dict[str, Any]) -> str:
@@ -229,13 +237,14 @@ def _lag(group: dict[str, Any]) -> str:
 
 
 def _show_partitions(rows: list[dict[str, Any]]) -> None:
-    columns = ["topic", "partition", "committed", "end", "lag", "host"]
-    if any(row["instance"] is not None for row in rows):
-        columns.append("instance")
-    # Where clients make their member ids of their names, there is no need to say both.
+    columns = ["topic", "partition", "committed", "end", "lag"]
+    columns += [name for name in ("host", "instance") if any(row[name] for row in rows)]
+    # Where member ids are made of the clients' names, there is no need to say both.
     if not all((row["member"] or "").startswith(row["client"] or "") for row in rows):
         columns.append("client")
-    columns.append("member")
+    # ... and an instance id says which member it is.
+    if any(row["member"] and row["instance"] is None for row in rows):
+        columns.append("member")
     show_table(
         columns,
         [tuple(row[column] for column in columns) for row in rows],
@@ -270,8 +279,10 @@ def _notes(group: dict[str, Any]) -> list[str]:
 
 def _member_notes(group: dict[str, Any]) -> list[str]:
     notes = []
+    rebalancing = group["state"].endswith("Rebalance")
     for member in group["members"]:
-        who = f"{member['member']} ({member['client']} at {member['host']})"
+        static = f"instance {member['instance']}, " if member["instance"] is not None else ""
+        who = f"{member['member']} ({static}{member['client']} at {member['host']})"
         silent, left = (_seconds(member[key]) for key in ("silent_ms", "expires_in_ms"))
         if member["away"]:
             notes.append(f"{who}: away; its place is kept for {left} s more")
@@ -280,13 +291,11 @@ def _member_notes(group: dict[str, Any]) -> list[str]:
             notes.append(f"waiting for {who}{until}")
         elif (member["silent_ms"] or 0) > _NOTICED_MS:
             notes.append(f"{who}: silent for {silent} s, expires in {left} s")
-        if member["partitions"]:
-            continue
-        what = "no partitions"
-        if member["partitions"] is None:
-            rebalancing = group["state"].endswith("Rebalance")
-            what = "not known while rebalancing" if rebalancing else "an assignment of its own"
-        notes.append(f"{who}: {what}")
+        if not member["partitions"] and not rebalancing:
+            known = member["partitions"] is not None
+            notes.append(f"{who}: {'no partitions' if known else 'an assignment of its own'}")
+    if rebalancing:
+        notes.append("who has which partition is not known while rebalancing")
     return notes
 
 

@@ -21,10 +21,14 @@ from typing import Any
 
 import click
 
+from tidelog.clock import SystemClock
+
 Shorten = Callable[[str], str]
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TIME = re.compile(r"\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{3}Z")
+_ID = re.compile(r"(\S*?)(-?)([0-9a-f]{4})[0-9a-f]{4}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_BASE64_ID = re.compile(r"[A-Za-z0-9+/_-]{22}")  # librdkafka's, with the consumer protocol
+_NAME_IN_ID = 8
+_TIME = re.compile(r"(\d{4}-(\d\d-\d\d))T(\d\d:\d\d:\d\d)\.\d{3}Z")
 
 
 def show_json(value: Any) -> None:
@@ -39,13 +43,23 @@ def printable(text: str) -> str:
 
 
 def short_id(text: str) -> str:
-    """A member id with as much of its UUID as it takes to tell it from others."""
-    return _UUID.sub(lambda match: match[0][:4] + "…", text)
+    """A member id with as much of its name and its UUID as it takes to tell it from others."""
+
+    def shorten(match: re.Match[str]) -> str:
+        name, hyphen, start = match.groups()
+        if len(name) > _NAME_IN_ID:
+            name, hyphen = name[: _NAME_IN_ID - 1], "…"
+        return f"{name}{hyphen}{start}…"
+
+    if _BASE64_ID.fullmatch(text):
+        return f"{text[:4]}…"
+    return _ID.sub(shorten, text)
 
 
 def short_time(text: str) -> str:
-    """What ``time_text`` gave, without the year and the milliseconds."""
-    return _TIME.sub(r"\1 \2", text)
+    """What ``time_text`` gave, to the second; with the day only if that is not today."""
+    today = time_text(SystemClock().now_ms())[:10]
+    return _TIME.sub(lambda m: m[3] if m[1] == today else f"{m[2]} {m[3]}", text)
 
 
 def show_table(
@@ -105,6 +119,12 @@ def _show_rich(
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(Padding(table, (0, 0, 0, len(indent))))
+
+
+def say(text: str) -> None:
+    """A line about members; on a terminal their ids are short."""
+    text = printable(text)
+    click.echo(short_id(text) if sys.stdout.isatty() else text)
 
 
 def paragraph(text: str) -> None:
