@@ -240,6 +240,17 @@ def test_damage_outside_the_range_is_not_our_business() -> None:
     assert table["offset"].to_pylist() == list(range(10, 20))
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_batch_that_lies_about_its_last_offset_is_not_skipped(alone: bool) -> None:
+    """It seems to end before the range, and yet what is wanted may be in it."""
+    lying = bytearray(build(some(10), 0, 9))
+    lying[23:27] = struct.pack(">i", 3)
+    data = bytes(lying) + (b"" if alone else build(some(10, 10), 10, 19))
+    found, error = decoded_until_damage(data, OffsetRange("t", 0, 5, 20))
+    assert found == []
+    assert error.lost == OffsetRange("t", 0, 5, 10)
+
+
 def test_damage_inside_a_record_costs_the_rest_of_the_batch() -> None:
     whole = build(some(4), 0, 3)[61:]
     cut = seal(whole[:-3], 4, 0, 3) + build(some(2, 4), 4, 5)

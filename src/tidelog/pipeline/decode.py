@@ -41,6 +41,7 @@ _GROUP_BYTES = 512 * 1024  # what is checked, then copied while it is still in t
 _SCRATCH = 4 * 1024 * 1024
 _LARGEST_KEPT_SCRATCH = 32 * 1024 * 1024
 _SMALLEST_COLUMN = 64 * 1024
+_LARGEST_TARGET = 1 << 30  # Arrow's offsets inside a column have 32 bits
 
 _WANTS = {
     "key": kernel.WANT_KEY,
@@ -69,6 +70,12 @@ class Answer:
     def damaged(self) -> bool:
         """A header is broken: what follows cannot be found."""
         return self.status in (kernel.BROKEN_HEADER, kernel.OLD_MAGIC)
+
+    def base_after(self, index: int, default: int) -> int:
+        """Where the batch after this one begins."""
+        if index + 1 < len(self.table):
+            return int(self.table[index + 1, kernel.BASE])
+        return default
 
 
 class Decoder:
@@ -115,23 +122,24 @@ class Decoder:
         self._columns.floor = answer.start
         # Only batches that are large or compressed need more than the compiled loop.
         work: list[int] = np.flatnonzero(table[:, kernel.WORK]).tolist()
+        rows: list[list[int]] = table[work].tolist()
         first = weight = done = 0
         try:
             while done < len(work):
-                index = work[done]
-                self._check_crc(answer, index)
-                if not table[index, kernel.WORK] & kernel.DECOMPRESS:
+                index, row = work[done], rows[done]
+                self._check_crc(answer, index, row)
+                if not row[kernel.WORK] & kernel.DECOMPRESS:
                     done += 1
-                    weight += int(table[index, kernel.SIZE])
+                    weight += row[kernel.SIZE]
                     if weight >= _GROUP_BYTES:
                         yield from self._take(raw, answer, first, index + 1)
                         first, weight = index + 1, 0
                     continue
                 yield from self._take(raw, answer, first, index)
                 first = index
-                count = self._decompress_some(answer, work, done)
-                done += count
+                count = self._decompress_some(answer, work, rows, done)
                 yield from self._take(self._scratch, answer, index, index + count)
+                done += count
                 first, weight = index + count, 0
         except _Damage as damage:
             # What stands before the damaged batch is whole.
@@ -170,18 +178,19 @@ class Decoder:
                 raise self._corrupt(answer, index, reason)
             return
 
-    def _decompress_some(self, answer: Answer, work: list[int], done: int) -> int:
+    def _decompress_some(
+        self, answer: Answer, work: list[int], rows: list[list[int]], done: int
+    ) -> int:
         """Compressed batches into the scratch memory, as many as follow each other and fit."""
         first, used, count = work[done], 0, 0
-        for index in work[done:]:
-            if index != first + count or used >= _GROUP_BYTES:
-                break
-            if not answer.table[index, kernel.WORK] & kernel.DECOMPRESS:
+        while done + count < len(work) and used < _GROUP_BYTES:
+            index, row = work[done + count], rows[done + count]
+            if index != first + count or not row[kernel.WORK] & kernel.DECOMPRESS:
                 break
             try:
                 if count:
-                    self._check_crc(answer, index)
-                size = self._decompress(answer, index, used)
+                    self._check_crc(answer, index, row)
+                size = self._decompress(answer, index, row, used)
             except _Damage:
                 if not count:
                     raise
@@ -194,9 +203,8 @@ class Decoder:
             count += 1
         return count
 
-    def _decompress(self, answer: Answer, index: int, used: int) -> int | None:
+    def _decompress(self, answer: Answer, index: int, row: list[int], used: int) -> int | None:
         """Into the scratch memory; None if it is too full.  An empty one grows."""
-        row = answer.table[index].tolist()
         data = answer.records[row[kernel.DATA] : row[kernel.DATA_END]]
         try:
             codec = codec_of(row[kernel.ATTRIBUTES])
@@ -215,27 +223,32 @@ class Decoder:
         except ApiError as error:
             raise _Damage(index, str(error)) from error
 
-    def _check_crc(self, answer: Answer, index: int) -> None:
-        row = answer.table[index].tolist()
+    def _check_crc(self, answer: Answer, index: int, row: list[int]) -> None:
         if row[kernel.WORK] & kernel.CHECK_CRC:
             at = row[kernel.POSITION]
             found = crc32c(answer.records[at + CRC_START : at + row[kernel.SIZE]])
             wrong = found != row[kernel.CRC]
         else:
-            wrong = row[kernel.WORK] & kernel.WRONG_CRC
-        if wrong:
-            raise _Damage(index, "the batch does not match its CRC")
+            wrong = row[kernel.WORK] & kernel.WRONG_CRC != 0
+        if not wrong:
+            return
+        if 0 <= answer.base_after(index, -1) <= answer.start:
+            # It ends before the range: nothing of it is wanted.
+            answer.table[index, kernel.SKIP] = 1
+            row[kernel.WORK] = 0
+            return
+        raise _Damage(index, "the batch does not match its CRC")
 
     # -- errors -----------------------------------------------------------------
 
     def _corrupt(self, answer: Answer, index: int, reason: str) -> CorruptBatch:
         """From the first record that was not taken to the next batch, or the batch's end."""
-        base = int(answer.table[index, kernel.BASE])
-        if index + 1 < len(answer.table):
-            after = int(answer.table[index + 1, kernel.BASE])
-        else:
-            after = int(answer.table[index, kernel.LAST]) + 1
+        base, last, count = (
+            int(answer.table[index, slot]) for slot in (kernel.BASE, kernel.LAST, kernel.COUNT)
+        )
         first = max(base, self._columns.floor, answer.start)
+        # If nothing follows, its own words must do, which may be damaged as well.
+        after = answer.base_after(index, max(last, base + count - 1) + 1)
         after = max(first + 1, after)
         lost = self._part.between(first, min(after, max(self._part.end, first + 1)))
         return CorruptBatch(lost, f"the batch at offset {base} is damaged: {reason}")
@@ -299,15 +312,16 @@ class _ColumnBuffers:
 
     def __init__(self, part: OffsetRange, columns: Columns, target: int) -> None:
         self._schema = arrow_schema(columns)
-        self._target = target
+        self._target = target = min(target, _LARGEST_TARGET)
         self._wanted = sum(_WANTS.get(name, 0) for name in set(columns.names))
         self._width = sum(_WIDTHS[name] for name in columns.names)
         if "topic" in columns:
             self._width += len(part.topic)
         self._row_limit = max(1, target // max(1, self._width), min(1024, target))
         self._constant = {
-            "topic": pa.repeat(pa.scalar(part.topic, pa.string()), self._row_limit),
-            "partition": pa.repeat(pa.scalar(part.partition, pa.int32()), self._row_limit),
+            name: pa.repeat(pa.scalar(value, TYPES[name]), self._row_limit)
+            for name, value in (("topic", part.topic), ("partition", part.partition))
+            if name in columns
         }
         self._state = np.zeros(kernel.STATE_SIZE, np.int64)
         self._rooms = dict.fromkeys(("key", "value", "name", "content"), _SMALLEST_COLUMN)

@@ -292,9 +292,11 @@ def scan(raw, start, end, table):
         length = _int32(first + at + 8)
         if length < _MIN_LENGTH:
             return count, np.int64(BROKEN_HEADER), at
+        base = _big_endian(first + at, 8)
+        if base >= end:
+            return count, np.int64(PAST_END), at
         if size - at < length + _OVERHEAD:
             break
-        base = _big_endian(first + at, 8)
         last_delta = _int32(first + at + 23)
         records = _int32(first + at + 57)
         attributes = _big_endian(first + at + 21, 2)
@@ -302,8 +304,6 @@ def scan(raw, start, end, table):
             return count, np.int64(BROKEN_HEADER), at
         if count > 0 and base <= table[count - 1, BASE]:
             return count, np.int64(BROKEN_HEADER), at
-        if base >= end:
-            return count, np.int64(PAST_END), at
         row = table[count]
         row[POSITION] = at
         row[SIZE] = length + _OVERHEAD
@@ -317,15 +317,13 @@ def scan(raw, start, end, table):
         row[SKIP] = 1 if attributes & CONTROL or row[LAST] < start else 0
         row[DATA] = at + _HEADER_SIZE
         row[DATA_END] = at + length + _OVERHEAD
-        work = np.int64(0)
-        if row[LAST] >= start:
-            if _CRC_IN_HARDWARE and row[SIZE] <= _SMALL:
-                found = _crc32c(first + at + _CRC_START, first + row[DATA_END])
-                work = np.int64(0 if found == row[CRC] else WRONG_CRC)
-            else:
-                work = np.int64(CHECK_CRC)
-            if row[SKIP] == 0 and attributes & CODEC_MASK:
-                work |= DECOMPRESS
+        if _CRC_IN_HARDWARE and row[SIZE] <= _SMALL:
+            found = _crc32c(first + at + _CRC_START, first + row[DATA_END])
+            work = np.int64(0 if found == row[CRC] else WRONG_CRC)
+        else:
+            work = np.int64(CHECK_CRC)
+        if row[SKIP] == 0 and attributes & CODEC_MASK:
+            work |= DECOMPRESS
         row[WORK] = work
         at += length + _OVERHEAD
         count += 1

@@ -159,7 +159,8 @@ class _Reader:
                     self._fail(data.error_code)
                     return None
                 if response.throttle_time_ms and not data.records:
-                    return None  # a quota: what is not there may come yet
+                    self._wait_for_quota()
+                    return None
                 return data
         self._try_again(BrokerUnreachable("the broker answered without the partition"))
         return None
@@ -173,7 +174,7 @@ class _Reader:
             return None
         if topic.error and topic.error not in _PASSING:
             raise error_of(topic.error, None, f"topic {place.topic!r}")
-        if not topic.error and topic.topic_id != self._topic_id:
+        if topic.topic_id not in (ZERO_UUID, self._topic_id):  # old brokers tell none
             if self._topic_id != ZERO_UUID:
                 self._lose(self._end, "the topic was deleted and made again since it was planned")
                 return None
@@ -349,6 +350,16 @@ class _Reader:
             raise error
         self.on_corrupt(error)
         self._advance(error.lost.end)
+
+    def _wait_for_quota(self) -> None:
+        """A quota is used up: the answer is empty, and the broker holds back the next."""
+        if not self._is_patient():
+            raise ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"{self._part.place}@{self._position}: a quota of the broker let nothing through "
+                f"for {self._patience:g} seconds",
+            )
+        self._wait()
 
     def _is_patient(self) -> bool:
         now = self._clock.monotonic()
