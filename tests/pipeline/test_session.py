@@ -166,3 +166,32 @@ def test_the_package_itself_does_not_need_pyspark(tmp_path: Path) -> None:
         print([name for name in ("pyspark", "pyarrow", "numba") if name in sys.modules])
     """
     assert python(script, tmp_path).stdout == "[]\n"
+
+
+def test_what_is_noise() -> None:
+    from tidelog.pipeline.spark import _without_noise
+
+    trace = [
+        "Traceback (most recent call last):\n",
+        '  File "x/pyspark/daemon.py", line 95, in w\n',
+    ]
+    own = ["Traceback (most recent call last):\n", '  File "my.py", line 1\n']
+    said = [
+        "WARNING: Using incubator modules: jdk.incubator.vector\n",
+        "12:00:00 ERROR Something: happened\n",
+        *trace,
+        "BrokenPipeError: [Errno 32] Broken pipe\n",
+        *own,
+        "BrokenPipeError: [Errno 32] Broken pipe\n",
+        *trace,
+        "ValueError: of a user\n",
+        *own,
+    ]
+    assert list(_without_noise(said)) == [
+        said[1],
+        *own,
+        "BrokenPipeError: [Errno 32] Broken pipe\n",
+        *trace,
+        "ValueError: of a user\n",
+        *own,
+    ]

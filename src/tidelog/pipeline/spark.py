@@ -21,13 +21,14 @@ import atexit
 import collections
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
 import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ if importlib.util.find_spec("pyspark") is None:
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 _GIB = 1 << 30
@@ -64,11 +66,12 @@ _NOISY = (
     "org.apache.spark.sql.execution.window.WindowExec",
     "org.apache.spark.util.Utils",
 )
+# PySpark writes every exception of a query with both stacks, and then raises it.
+_REPEATING = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _QUIET_LEVELS = ("OFF", "FATAL", "ERROR", "WARN")
 _LEVELS = (*_QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
 _LAST_WORDS = 20  # lines of a JVM that did not start
 _JVM_END_SECONDS = 30
-_ending = threading.Event()  # Python is about to end
 
 
 def session(
@@ -113,6 +116,9 @@ def session(
         conf.set(key, value)
     SparkContext.getOrCreate(conf)
     spark = SparkSession.builder.getOrCreate()
+    if log_level.upper() in _QUIET_LEVELS:
+        for logger in _REPEATING:
+            PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL + 1)
     folder.remove_after(spark)
     if not local:
         _ship(spark, folder.path)
@@ -251,14 +257,11 @@ def _start_java(given: Mapping[str, str], log_level: str) -> None:
     reading, writing = os.pipe()
 
     def listen() -> None:
-        with os.fdopen(reading, errors="replace") as lines:
-            for line in lines:
-                last.append(line)
-                # The JVM's own warnings, and what Python workers say when they lose the JVM.
-                noise = line.startswith("WARNING: ") or _ending.is_set()
-                if not (quiet and noise):
-                    with contextlib.suppress(ValueError, OSError):  # it may be closed by now
-                        sys.stderr.write(line)
+        with os.fdopen(reading, errors="replace") as pipe:
+            heard = _remembered(pipe, last)
+            for line in _without_noise(heard) if quiet else heard:
+                with contextlib.suppress(ValueError, OSError):  # it may be closed by now
+                    sys.stderr.write(line)
 
     conf = SparkConf(loadDefaults=False)
     for key, value in given.items():
@@ -276,6 +279,30 @@ def _start_java(given: Mapping[str, str], log_level: str) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
+def _remembered(lines: Iterable[str], last: collections.deque[str]) -> Iterator[str]:
+    for line in lines:
+        last.append(line)
+        yield line
+
+
+def _without_noise(lines: Iterable[str]) -> Iterator[str]:
+    """Drop what the JVM says of itself, and what Python workers say when Spark has read enough
+    of their rows or has gone: that a pipe is broken."""
+    held: list[str] = []
+    for line in lines:
+        if held and line.startswith("  "):
+            held.append(line)
+            continue
+        if not (held and line.startswith("BrokenPipeError") and "pyspark/daemon" in held[-1]):
+            yield from held
+            held = [line] if line.startswith("Traceback (most recent call last)") else []
+            if not held and not line.startswith("WARNING: "):
+                yield line
+        else:
+            held = []
+    yield from held
+
+
 class _Folder:
     """The temporary folder of a session."""
 
@@ -289,7 +316,6 @@ class _Folder:
         process = getattr(gateway, "proc", None)
 
         def end() -> None:
-            _ending.set()
             with contextlib.suppress(Exception):  # it may be dead already
                 spark.stop()
             if process is not None:

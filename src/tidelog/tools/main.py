@@ -29,6 +29,7 @@ COMMANDS = {
     "records": ("records", "Delete records from the start of a log."),
     "log": ("log", "Dump and check log files on disk."),
     "load": ("load", "Load topics into Parquet files, each record once."),
+    "sql": ("sql", "Query topics with SQL."),
     "demo": ("demo", "See a broker at work, in a few seconds."),
 }
 

@@ -1,0 +1,192 @@
+"""``tidelog sql``: queries over topics, computed by Spark.
+
+A person gets a table of the first rows; ``--json`` (a list with an object for each row, one on
+a line) and ``--csv`` print all of them, as they come.  Times are in UTC; bytes are base64 in
+JSON, and elsewhere too unless they are text; structures in a cell are JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.client.offsets import END, START, Position, Range
+from tidelog.text import plural
+from tidelog.tools.options import (
+    bootstrap_option,
+    connect,
+    json_option,
+    offset_or_range_value,
+    offset_value,
+)
+from tidelog.tools.output import note, show_table
+from tidelog.tools.pairs import pairs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LONGEST_CELL = 200
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+@click.command()
+@click.argument("query")
+@click.option(
+    "--from",
+    "start",
+    callback=offset_or_range_value,
+    metavar="OFFSET",
+    help="Where to begin: start, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: start.",
+)
+@click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
+@click.option(
+    "-n", "--rows", default=50, show_default=True, type=click.IntRange(1), help="Show so many."
+)
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--master", metavar="URL", help="A Spark cluster; default: this machine.")
+@click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's."
+)
+@bootstrap_option
+def sql(
+    query: str,
+    start: Position | Range | None,
+    until: Position | None,
+    rows: int,
+    as_json: bool,
+    as_csv: bool,
+    master: str | None,
+    settings: tuple[str, ...],
+    bootstrap: str,
+) -> None:
+    """Run an SQL QUERY over topics; - reads it from standard input.
+
+    Each topic is a table.  Its columns are the fields of JSON values, and _key, _value, _headers,
+    _partition, _offset and _timestamp.
+
+    \b
+        tidelog sql 'select keyword, count(*) from searches group by keyword order by 2 desc'
+        tidelog sql 'select * from search-events' --from @-10m
+        tidelog sql 'describe searches'
+        tidelog sql 'select _key, max(_offset) from searches group by 1' --csv > last.csv
+    """
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, not both")
+    first, last = _span(start, until)
+    text = sys.stdin.read() if query == "-" else query
+    quiet = as_json or as_csv
+    with connect(bootstrap) as cluster:
+        cluster.metadata([])  # a wrong address is told before Spark is started
+    # These take a second to import.
+    from tidelog.pipeline import progress
+    from tidelog.pipeline.options import ClientOptions
+
+    client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
+    line = progress.Line(enabled=not quiet and sys.stderr.isatty())
+    line.show("starting Spark")
+    spark = _session(master, pairs(settings, "--conf"))
+    from tidelog.pipeline.sql import Topics, as_json_rows, as_text
+
+    # A session of its own: tables of another query must not be seen.
+    topics = Topics(spark.newSession(), client, first, last)
+    try:
+        with _failures():
+            line.show("looking at the topics")
+            frame = topics.query(text)
+            line.end()
+            for remark in topics.notes:
+                note(remark)
+            if as_json:
+                _show_json(as_json_rows(frame).toLocalIterator(prefetchPartitions=True))
+            elif as_csv:
+                _show_csv(frame.columns, as_text(frame).toLocalIterator(prefetchPartitions=True))
+            else:
+                with progress.of_jobs(spark, line=line):
+                    found = as_text(frame).limit(rows + 1).collect()
+                _show_table(frame, found, rows)
+    finally:
+        line.end()
+
+
+def _span(start: Position | Range | None, until: Position | None) -> tuple[Position, Position]:
+    if isinstance(start, Range):
+        if until is not None:
+            raise click.UsageError("a range has its own end: leave --until out")
+        return start.first, start.last
+    return start or START, until or END
+
+
+def _session(master: str | None, settings: dict[str, str]) -> Any:
+    import tidelog.pipeline
+
+    try:
+        return tidelog.pipeline.session("tidelog sql", master=master, settings=settings)
+    except (ValueError, RuntimeError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Spark's message, without the rest."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from tidelog.pipeline.sql import QueryError, reason
+
+    try:
+        yield
+    except QueryError as error:
+        raise click.ClickException(str(error)) from None
+    except (PySparkException, Py4JJavaError) as error:
+        raise click.ClickException(reason(error)) from None
+
+
+# -- output ---------------------------------------------------------------------
+
+
+def _show_table(frame: DataFrame, found: list[Any], limit: int) -> None:
+    cells = [[_cell(value) for value in row] for row in found[:limit]]
+    numbers = {name for name, kind in frame.dtypes if kind.split("(")[0] in _NUMBERS}
+    show_table(frame.columns, cells, right=numbers)
+    if len(found) > limit:
+        note(f"the first {plural(limit, 'row')}; -n shows more of them, --json and --csv all")
+    else:
+        note(plural(len(cells), "row"))
+
+
+def _cell(text: str | None) -> str:
+    if text is None:
+        return "null"
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 3] + "..."
+
+
+def _show_json(rows: Iterator[Any]) -> None:
+    before = "["
+    for (text,) in rows:
+        click.echo(before + text, nl=False)
+        before = ",\n "
+    click.echo("]" if before != "[" else "[]")
+
+
+def _show_csv(names: list[str], rows: Iterator[Any]) -> None:
+    """As a spreadsheet takes it; null is empty, and an empty text is quoted."""
+    click.echo(_csv_line(names))
+    for row in rows:
+        click.echo(_csv_line(row))
+
+
+def _csv_line(values: Iterable[str | None]) -> str:
+    return ",".join("" if value is None else _csv_cell(value) for value in values)
+
+
+def _csv_cell(text: str) -> str:
+    if text and not any(char in text for char in ',"\r\n'):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

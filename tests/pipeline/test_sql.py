@@ -1,0 +1,301 @@
+"""``tidelog sql``: topics as tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cli import Result, run
+from filling import fill, make_topic
+
+from tidelog.client.offsets import parse_position
+from tidelog.pipeline.json_types import fields_of, schema_text
+from tidelog.pipeline.sql import METADATA, needed, no_topic, query, quote_topics, reason
+from tidelog.testing import LocalBroker
+
+Sql = Callable[..., Result]
+
+
+@pytest.fixture
+def sql(spark: Any, broker: LocalBroker) -> Sql:
+    """The command, in the session of this worker."""
+
+    def call(*args: str, stdin: str = "") -> Result:
+        return run("sql", *args, bootstrap=broker.bootstrap, stdin=stdin)
+
+    return call
+
+
+# -- the text of a query --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("select * from a-b", "select * from `a-b`"),
+        ("select * from a.b.c x JOIN  2c", "select * from `a.b.c` x JOIN  `2c`"),
+        ("select * from plain", "select * from plain"),
+        ("select * from `a-b`", "select * from `a-b`"),
+        ("select 'from a-b' from a-b", "select 'from a-b' from `a-b`"),
+        ("select 1 -- from a-b\nfrom a-b", "select 1 -- from a-b\nfrom `a-b`"),
+        ("select 1 /* from a-b */", "select 1 /* from a-b */"),
+        ('select "from a-b"', 'select "from a-b"'),
+        ("select * from other-one", "select * from other-one"),
+        ("describe a-b", "describe `a-b`"),
+    ],
+)
+def test_topics_are_quoted(text: str, quoted: str) -> None:
+    assert quote_topics(text, ["a-b", "a.b.c", "2c", "plain"]) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "metadata", "fields"),
+    [
+        ("select count(*) from t", [], []),
+        ("select COUNT( * ), sum(N) from t where _Partition = 1", ["_partition"], ["n"]),
+        ("with x as (select word from t) select * from x", list(METADATA), ["word", "n"]),
+        ("from t |> where n > 1", list(METADATA), ["word", "n"]),
+        ("select n from t union all from t", list(METADATA), ["word", "n"]),
+        ("select n from (table t)", list(METADATA), ["word", "n"]),
+        ("describe t", list(METADATA), ["word", "n"]),
+        ("  select word from t order by _offset", ["_offset"], ["word"]),
+    ],
+)
+def test_only_what_is_named_is_read(text: str, metadata: list[str], fields: list[str]) -> None:
+    assert needed(text, ["word", "n"]) == (metadata, fields)
+
+
+def test_the_nearest_topic_is_named() -> None:
+    names = ["searches", "clicks", "Orders"]
+    for wrong, right in (("serches", "searches"), ("click", "clicks"), ("orders", "Orders")):
+        assert (
+            str(no_topic(wrong, names)) == f"there is no topic {wrong!r}; did you mean {right!r}?"
+        )
+    assert str(no_topic("xyz", names)) == "there is no topic 'xyz'; see `tidelog topics list`"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "[A.B] No such thing. SQLSTATE: 42703; line 1 pos 7;\n'Project ['x]\n+- View\n",
+            "No such thing. (line 1, pos 7)",
+        ),
+        ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "Division by zero."),
+        (
+            "[PYTHON] Failed: Traceback (most recent call last):\n  File x\n"
+            "tidelog.errors.ApiError: the broker is gone\n SQLSTATE: 38000",
+            "the broker is gone",
+        ),
+        ("Job aborted: lost.\n\tat org.apache.X\n\tat Y", "Job aborted: lost."),
+    ],
+)
+def test_what_is_shown_of_an_error(said: str, shown: str) -> None:
+    assert reason(Exception(said)) == shown
+
+
+# -- the columns of JSON --------------------------------------------------------
+
+
+def test_types_of_json() -> None:
+    values = [
+        {"i": 1, "f": 1, "b": True, "s": "x", "n": None, "big": 2**70, "huge": 10**50},
+        {"i": 2, "f": 1.5, "b": None, "s": "y", "mixed": 1, "l": [1, 2.5], "e": [], "o": {}},
+        {"mixed": "x", "d": {"a": 1}, "ll": [[1], []], "bm": True},
+        {"d": {"b `q`": [{"c": "x"}]}, "bm": 1, "big": 1},
+    ]
+    assert fields_of(values) == {
+        "i": "bigint",
+        "f": "double",
+        "b": "boolean",
+        "s": "string",
+        "n": "string",
+        "big": "decimal(38,0)",
+        "huge": "double",
+        "mixed": "string",
+        "l": "array<double>",
+        "e": "array<string>",
+        "o": "string",
+        "d": "struct<`a`: bigint, `b ``q```: array<struct<`c`: string>>>",
+        "ll": "array<array<bigint>>",
+        "bm": "string",
+    }
+    assert schema_text({"a b": "bigint", "c": "string"}) == "`a b` bigint, `c` string"
+
+
+# -- queries --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def searches(broker: LocalBroker) -> str:
+    """Ten searches in two partitions."""
+    values = [
+        {"value": json.dumps({"keyword": f"k{i % 3}", "n": i, "at": {"x": [i]}}), "key": f"u{i}"}
+        | {"timestamp": 1_700_000_000_000 + i * 1000, "headers": [("h", b"1")]}
+        for i in range(10)
+    ]
+    return fill(broker.bootstrap, "search-events.v1", values, partitions=2)
+
+
+def test_a_table_for_people(sql: Sql, searches: str) -> None:
+    query = f"select keyword, count(*) as count from {searches} group by keyword order by 2 desc, 1"
+    result = sql(query)
+    assert result == Result(
+        0, "KEYWORD  COUNT\nk0           4\nk1           3\nk2           3\n", "3 rows\n"
+    )
+    first = sql(query, "-n", "2")
+    assert first.lines == ["KEYWORD  COUNT", "k0           4", "k1           3"]
+    assert first.err == "the first 2 rows; -n shows more of them, --json and --csv all\n"
+
+
+def test_json_and_csv(sql: Sql, searches: str) -> None:
+    query = f"select *, n as n from {searches} where n = 7"
+    result = sql(query, "--json")
+    (row,) = result.json
+    raw = row.pop("_value")
+    assert json.loads(raw) == {"keyword": "k1", "n": 7, "at": {"x": [7]}}
+    assert row == {
+        "keyword": "k1",
+        "n": 7,
+        "at": {"x": [7]},
+        "_key": "u7",
+        "_partition": 1,
+        "_offset": 3,
+        "_timestamp": "2023-11-14T22:13:27.000Z",
+        "_headers": [{"key": "h", "value": "MQ=="}],
+    }
+    assert result.err == ""
+    assert sql(f"select n from {searches} where n > 100", "--json").json == []
+    table = sql(
+        f"select n, at, _timestamp, nullif(1, 1), '' from `{searches}` where n = 7", "--csv"
+    )
+    rows = list(csv.reader(io.StringIO(table.out)))
+    assert rows[1] == ["7", '{"x":[7]}', "2023-11-14T22:13:27.000Z", "", ""]
+    assert table.out.endswith(',,""\n')  # null and empty are not the same
+    all_rows = sql(f"select n from {searches} order by n", "--json").json
+    assert [row["n"] for row in all_rows] == list(range(10))
+
+
+def test_from_and_until(sql: Sql, searches: str) -> None:
+    def numbers(*options: str) -> list[int]:
+        result = sql(f"select n from {searches} order by n", "--json", *options)
+        assert result.code == 0, result.err
+        return [row["n"] for row in result.json]
+
+    assert numbers("--from", "-1") == [8, 9]
+    assert numbers("--from", "1:3") == [2, 3, 4, 5]
+    assert numbers("--from", "@2023-11-14T22:13:25", "--until", "-1") == [5, 6, 7]
+
+
+def test_a_query_from_python(spark: Any, broker: LocalBroker, searches: str) -> None:
+    text = f"select sum(n) from {searches}"
+    assert query(spark, text, broker.bootstrap).first()[0] == 45
+    some = query(spark, text, broker.bootstrap, start=parse_position("+4"))
+    assert some.first()[0] == 17
+
+
+def test_several_topics_subqueries_and_standard_input(
+    sql: Sql, broker: LocalBroker, searches: str, topic: str
+) -> None:
+    fill(broker.bootstrap, topic, [{"key_word": "k0", "word": "zero"}, {"key_word": "k1"}])
+    text = f"""
+        with named as (select key_word, word from {topic})
+        select word, count(*) c from {searches} join named on keyword = key_word
+        where exists (select 1 from `{topic}` where word is not null)
+        group by word order by c desc
+    """
+    assert sql("-", "--json", stdin=text).json == [{"word": "zero", "c": 4}, {"word": None, "c": 3}]
+
+
+def test_values_that_are_no_json(sql: Sql, filled: Any) -> None:
+    topic = filled(["hello", "wörld", None, b"\xff\x00"])
+    rows = sql(f"select _value, _key, hex(cast(_value as binary)) h from {topic}", "--json").json
+    assert [row["_value"] for row in rows][:3] == ["hello", "wörld", None]
+    assert rows[3]["h"] == "FF00"
+    names = [line.split()[0] for line in sql(f"describe {topic}").lines[1:]]
+    assert names == list(METADATA)
+
+
+def test_some_values_that_are_no_json(sql: Sql, filled: Any) -> None:
+    odd = {"_key": 1, "a": 2, "A": 3, "it's `odd`\\": 4}
+    topic = filled(["no json", {"a": 1}, json.dumps(odd), "[1]", {"a": "x"}])
+    result = sql(
+        f"select a, `it's ``odd``\\` as odd, _value from {topic} order by _offset", "--json"
+    )
+    assert [(row["a"], row["odd"]) for row in result.json] == [
+        (None, None),
+        ("1", None),
+        ("2", 4),
+        (None, None),
+        ("x", None),
+    ]
+    assert result.err.splitlines() == [
+        f"{topic}: 2 of 5 sampled records are no JSON objects; their fields are null, _value has "
+        "the text",
+        f"{topic}: the field _key of the values is in _value only",
+        f"{topic}: the field A differs from another by case only; it is in _value only",
+    ]
+
+
+def test_an_empty_topic(sql: Sql, broker: LocalBroker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic, 2)
+    result = sql(f"select count(*) as n from {topic}", "--json")
+    assert result.json == [{"n": 0}]
+    assert "there are no records" in result.err
+
+
+def test_topics_that_differ_by_case_only(sql: Sql, broker: LocalBroker, topic: str) -> None:
+    for name, count in ((topic, 1), (topic.upper(), 3)):
+        fill(broker.bootstrap, name, ["x"] * count)
+    text = f"select (select count(*) from {topic}) a, (select count(*) from {topic.upper()}) b"
+    assert sql(text, "--json").json == [{"a": 1, "b": 3}]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("select * from search-event.v1", 1, "did you mean 'search-events.v1'?"),
+        ("select * from serch", 1, "there is no topic 'serch'; "),
+        ("select keywrd from TOPIC", 1, "name `keywrd` cannot be resolved. Did you mean one of the "
+         "following? [`keyword`"),
+        ("selct 1", 1, "SELCT: topics can only be read here; begin with select, with"),
+        ("select (1", 1, "Syntax error at or near end of input"),
+        ("drop table TOPIC", 1, "DROP: topics can only be read here"),
+        ("select 1/n from TOPIC", 1, "Division by zero. Use `try_divide`"),
+        ("select raise_error('oh ' || n) from TOPIC where n = 3", 1, "oh 3"),
+        (" -- nothing\n", 1, "the query is empty"),
+        ("select 1 from TOPIC, (select * from `search-events`.v1)", 1, "write the topic "
+         "search-events.v1 in backquotes: `search-events.v1`"),
+    ],
+)  # fmt: skip
+def test_wrong_queries(sql: Sql, searches: str, text: str, code: int, message: str) -> None:
+    result = sql(text.replace("TOPIC", searches))
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+    for noise in ("Traceback", "org.apache", "\tat ", "SQLSTATE", "Project"):
+        assert noise not in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--json", "--csv"], "give --json or --csv, not both"),
+        (["--from", "1:2", "--until", "3"], "a range has its own end"),
+        (["--conf", "x"], "write it as name=value"),
+        (["--from", "soon"], "'soon' is not an offset"),
+    ],
+)
+def test_wrong_options(args: list[str], message: str) -> None:
+    result = run("sql", "select 1", *args, bootstrap="localhost:1")
+    assert result.code != 0
+    assert message in result.err or "cannot reach a broker" in result.err
+
+
+def test_no_broker_is_told_before_spark_starts() -> None:
+    result = run("sql", "select 1", bootstrap="localhost:1")
+    assert result.code == 1
+    assert "cannot reach a broker at localhost:1" in result.err
