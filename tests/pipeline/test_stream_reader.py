@@ -20,7 +20,7 @@ from waiting import until
 from tidelog.client.admin import delete_topics, grow_topic
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.groups import committed_offsets, set_offsets
-from tidelog.client.partitions import delete_records
+from tidelog.client.partitions import delete_records, extents
 from tidelog.errors import ApiError
 from tidelog.pipeline.options import OptionError, SourceOptions
 from tidelog.pipeline.source import BatchReader
@@ -326,6 +326,27 @@ def test_what_retention_has_deleted_is_named_exactly(
     assert (lost.start, lost.end) == (10, 35)
     assert query.values() == numbered(45, 50)
     assert not query.offset.lost  # it belongs to the batch that lost it
+
+
+def test_retention_overtakes_the_reader(topic: str) -> None:
+    with LocalBroker({"log.retention.check.interval.ms": "50"}) as broker:
+        configs = {"segment.bytes": "2000", "retention.bytes": "4000"}
+        fill(broker.bootstrap, topic, numbered(0, 10), configs=configs)
+        query = Query(broker, subscribe=topic, startingOffsets="earliest")
+        assert query.values() == numbered(0, 10)
+        fill(broker.bootstrap, topic, numbered(10, 3000), make=False, batch__size=500)
+
+        def start() -> int:
+            with Cluster(broker.bootstrap) as client:
+                return extents(client, [TopicPartition(topic, 0)])[TopicPartition(topic, 0)].start
+
+        until(lambda: start() > 1000, "retention")
+        with pytest.raises(ApiError, match=f"{topic}-0: offsets 10 to [0-9]+: retention"):
+            query.trigger()
+        query.options["failOnDataLoss"] = "false"
+        query.start()
+        values = [int(value) for value in query.values()]
+        assert values == list(range(values[0], 3000)) and values[0] > 1000
 
 
 def test_what_goes_while_a_task_reads_is_told_by_the_task(
