@@ -257,6 +257,13 @@ def test_everything_but_our_own_topics(owner):
     assert a.owned == ALL
 
 
+def test_a_pattern_takes_no_memory_once_it_is_matched(owner):
+    owner.join("a", regex="(.?){500}")
+    (regex,) = owner.group._compiled.values()
+    assert owner.group.subscribed() == {"clicks"}
+    assert not regex._steps
+
+
 def test_a_bad_regular_expression_changes_nothing(owner):
     result = owner.beat("a", 0, regex="(", rebalance_ms=1, owned=frozenset())
     assert result.error == ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -77,6 +77,16 @@ def test_a_pattern_that_stops_others_for_years_is_answered_at_once():
         assert TopicRegex(pattern.replace("b", "a").replace("x", "a")).matches("a" * 249)
 
 
+def test_what_is_remembered_can_be_forgotten():
+    regex = TopicRegex("(.?){500}")
+    names = [f"topic-{i}" for i in range(50)]
+    assert all(regex.matches(name) for name in names)
+    assert regex._kept > 1000
+    regex.forget()
+    assert not regex._steps
+    assert all(regex.matches(name) for name in names)
+
+
 def random_pattern(rng, depth=0):
     kind = rng.random()
     if depth > 3 or kind < 0.45:

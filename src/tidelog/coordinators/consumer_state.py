@@ -199,10 +199,12 @@ class ConsumerState:
             except ApiError:
                 # Kafka has written it, and knows more of RE2: what it found stays.
                 return self.regexes.get(pattern, frozenset())
-        matches = self._compiled[pattern].matches
+        regex = self._compiled[pattern]
         # Nobody means the broker's own topics; reading __consumer_offsets while
         # committing to it would never end.
-        return frozenset(n for n, t in topics.items() if not t.internal and matches(n))
+        found = frozenset(n for n, t in topics.items() if not t.internal and regex.matches(n))
+        regex.forget()  # a thousand members may have a thousand patterns
+        return found
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """The names of the topics that a member wants to read."""

@@ -120,6 +120,11 @@ class TopicRegex:
                 return False
         return self._last in self._closure(set(now), at_start=False, at_end=True)
 
+    def forget(self) -> None:
+        """Let go of the steps that are remembered: there are no more names for now."""
+        self._steps.clear()
+        self._kept = 0
+
     def _step(self, now: frozenset[int], char: str) -> frozenset[int]:
         reached: set[int] = set()
         for number in now:
