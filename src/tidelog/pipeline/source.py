@@ -292,6 +292,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._initial: dict[str, Any] | None = None
         self._logs: Logs | None = None
         self._target: Logs | None = None  # of a query that stops at what there is now
+        self._planned: tuple[Any, list[InputPartition]] | None = None
         self._triggered_at: float | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = self._clock.monotonic()
@@ -424,10 +425,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     # -- what -------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        if self._logs is None:  # the batch of a query that was restarted
-            self._logs = self.positions.logs(missing_allowed=True)
-        return self.plan(self.positions, ranges_between(first, last), self._logs)
+        """Spark may ask several times about one batch."""
+        if self._planned is None or self._planned[0] != (start, end):
+            first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+            if self._logs is None:  # the batch of a query that was restarted
+                self._logs = self.positions.logs(missing_allowed=True)
+            tasks = self.plan(self.positions, ranges_between(first, last), self._logs)
+            self._planned = (start, end), tasks
+        return self._planned[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.records(partition)
