@@ -62,10 +62,10 @@ class Jobs:
         self.read(topic, **options).write.format("noop").mode("overwrite").save()
         return time.perf_counter() - started
 
-    def load(self, topic: str, rows: int) -> float:
+    def load(self, topic: str, rows: int, **options: Any) -> float:
         """What a user does for Parquet files of a topic: with tidelog that is a lake load."""
         if self.form != "tidelog":
-            return self.parquet(topic, rows)
+            return self.parquet(topic, rows, **options)
         import tidelog.pipeline
 
         with self._folder() as target:
@@ -75,11 +75,11 @@ class Jobs:
             check_rows(target, rows)
             return seconds
 
-    def parquet(self, topic: str, rows: int) -> float:
+    def parquet(self, topic: str, rows: int, **options: Any) -> float:
         """Read all columns into Parquet files that Spark writes."""
         with self._folder() as target:
             started = time.perf_counter()
-            self.read(topic).write.parquet(str(target))
+            self.read(topic, **options).write.parquet(str(target))
             seconds = time.perf_counter() - started
             check_rows(target, rows)
             return seconds
@@ -113,9 +113,10 @@ class Jobs:
 
     def write(self, topic: str, value: int, rows: int) -> float:
         """Rows that Spark makes up, with a key, into a topic."""
-        frame = self.spark.range(rows).selectExpr(
+        padding = "x" * (value - 10)
+        frame = self.spark.range(10**9, 10**9 + rows).selectExpr(
             "cast(cast(id as string) as binary) as key",
-            f"cast(rpad(cast(id as string), {value}, 'x') as binary) as value",
+            f"cast(concat(cast(id as string), '{padding}') as binary) as value",
         )
         writer = frame.write.format(self.form).option("topic", topic)
         writer = writer.option("kafka.bootstrap.servers", self.bootstrap)
