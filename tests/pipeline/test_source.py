@@ -266,6 +266,25 @@ def test_what_is_lost_stops_a_batch_or_is_left_out(
     assert numbers(read(topic, startingOffsets="1", **lenient)) == list(range(4, 10))
 
 
+def test_a_damaged_batch_stops_a_query_or_is_left_out(
+    read: Callable[..., Any], broker: LocalBroker, topic: str
+) -> None:
+    make_topic(broker.bootstrap, topic)
+    for first in (0, 10, 20):  # each call writes a batch of its own
+        values = [b"%08d" % i for i in range(first, first + 10)]
+        fill(broker.bootstrap, topic, values, make=False)
+    (path,) = next(iter(broker.data.rglob(f"{topic}-0"))).glob("*.log")
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(data.index(b"00000015"))
+        file.write(b"!")
+    with pytest.raises(Exception, match=f"{topic}-0: offsets 10 to 19") as error:
+        read(topic).collect()
+    assert "CorruptBatch" in str(error.value)
+    found = numbers(read(topic, failOnCorruptBatch="false"))
+    assert found == [*range(10), *range(20, 30)]
+
+
 # -- streams ----------------------------------------------------------------------------------
 
 
