@@ -374,6 +374,11 @@ REPLICATION = [
             doc="How often the high watermarks are written down, in a cluster."),
     Setting("replica.socket.timeout.ms", INT, 30000, least=1,
             doc=_NO_EFFECT + "controller.socket.timeout.ms holds for followers too."),
+    Setting("replica.selector.class", STRING, "",
+            choices=("", "org.apache.kafka.common.replica.LeaderSelector",
+                     "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+            doc="RackAwareReplicaSelector: consumers with a client.rack read from a replica in "
+                "their rack.  Empty: from the leader."),
     Setting("num.replica.fetchers", INT, 1, least=1,
             doc=_NO_EFFECT + "there is one fetcher for each leader."),
 ]

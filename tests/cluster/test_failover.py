@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from typing import Any
 
@@ -178,6 +179,7 @@ def test_a_broker_is_added(own_cluster: LocalCluster) -> None:
     for broker in cluster.brokers.values():
         until(lambda b=broker: len(metadata(b).brokers) == 4, "all four are known", 60)
     create_topic(cluster.brokers[1], "wide", 8)
+    everybody_knows(cluster, "wide")
     assert set(leaders(new, "wide").values()) == {1, 2, 3, 4}
 
 
@@ -206,3 +208,61 @@ def test_zookeeper_restarts(new_cluster: Any, tmp_path: Any) -> None:
                 back_in_sync(cluster, "load")
             load.check(cluster.bootstrap)
             assert topic_state(cluster.brokers[2], "later").error_code == 0
+
+
+def test_a_dead_process_is_noticed_before_its_session_ends(new_cluster: Any) -> None:
+    """Its connections end and its port refuses: nobody waits for ZooKeeper."""
+    with new_cluster(settings={"zookeeper.session.timeout.ms": 100_000}) as cluster:
+        create_topic(cluster.brokers[1], "load", PARTITIONS)
+        everybody_knows(cluster, "load")
+        with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+            for victim in (controller(cluster), cluster.brokers[2]):
+                load.more()
+                victim.kill()
+                load.more(500)
+                victim.start()
+                back_in_sync(cluster, "load")
+        load.check(cluster.bootstrap)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
+def test_a_follower_with_a_damaged_log(own_cluster: LocalCluster, damage: str) -> None:
+    """It keeps what is good, fetches the rest again, and has what the others have."""
+    cluster = own_cluster
+    create_topic(cluster.brokers[1], "load", 1)
+    everybody_knows(cluster, "load")
+    with Load(cluster.bootstrap, "load", 1) as load:
+        load.more(500)
+        leader = leaders(cluster.brokers[1], "load")[0]
+        victim = next(b for b in cluster.brokers.values() if b.broker_id != leader)
+        victim.kill()
+        path = next((victim.data / "load-0").glob("*.log"))
+        data = bytearray(path.read_bytes())
+        if damage == "cut":
+            path.write_bytes(data[: len(data) // 2])
+        elif damage == "flip":
+            data[len(data) // 2] ^= 0xFF
+            path.write_bytes(data)
+        else:
+            shutil.rmtree(victim.data / "load-0")
+        load.more(500)
+        victim.start()
+        back_in_sync(cluster, "load")
+        load.more()
+    load.check(cluster.bootstrap)
+    same_logs(cluster, "load", 1)
+
+
+def same_logs(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    """Every replica has the same bytes, in the end."""
+
+    def contents(broker: ClusterBroker, index: int) -> bytes:
+        files = sorted((broker.data / f"{topic}-{index}").glob("*.log"))
+        return b"".join(path.read_bytes() for path in files)
+
+    for index in range(partitions):
+        until(
+            lambda i=index: len({contents(b, i) for b in cluster.brokers.values()}) == 1,
+            f"the logs of {topic}-{index} are the same",
+            60,
+        )

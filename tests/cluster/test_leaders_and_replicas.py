@@ -185,3 +185,41 @@ def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster
         until(lambda v=victim: in_sync(v, "__consumer_offsets", 3), "all in sync", 100)
         until(lambda v=victim: in_sync(v, "read", 3), "all in sync", 100)
     consumer.close()
+
+
+def test_a_consumer_reads_from_its_own_rack(new_cluster: Any) -> None:
+    """KIP-392: the leader sends it to a replica that is near."""
+    settings = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    }
+    cluster = new_cluster(settings=settings)
+    for broker in cluster.brokers.values():
+        broker.settings["broker.rack"] = f"rack-{broker.broker_id}"
+    with cluster:
+        create_topic(cluster.brokers[1], "near", 1)
+        everybody_knows(cluster, "near")
+        (leader,) = leaders(cluster.brokers[1], "near").values()
+        with RawClient(cluster.brokers[leader].port, timeout=60) as client:
+            assert client.produce("near", batch_of(b"1"), timeout_ms=30_000).error_code == 0
+            (part,) = client.fetch(("near", 0, 0), rack_id=f"rack-{leader}")
+            assert part.preferred_read_replica == -1
+            assert part.records
+            other = leader % 3 + 1
+            (part,) = client.fetch(("near", 0, 0), rack_id=f"rack-{other}")
+            assert part.preferred_read_replica == other
+            assert not part.records
+            (part,) = client.fetch(("near", 0, 0), rack_id="rack-9")
+            assert part.records
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "near",
+                "client.rack": f"rack-{other}",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.assign([TopicPartition("near", 0, 0)])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.value() == b"1"
+        consumer.close()

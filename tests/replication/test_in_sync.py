@@ -57,6 +57,20 @@ def test_while_the_controller_thinks() -> None:
     assert not known.decided((1, 2, 3), 1), "an old answer"
 
 
+def test_old_news_while_the_controller_thinks() -> None:
+    """An order that repeats what we know is no answer to what we have asked since."""
+    known = state(isr=(1, 2))
+    known.fetched(2, 10, 10, 1)
+    known.fetched(3, 10, 10, 1)
+    assert known.decided((1, 2), 4)
+    known.propose((1, 2, 3))
+    assert not known.decided((1, 2), 4)
+    known.fetched(2, 20, 20, 2)
+    assert known.high_watermark(20) == 10, "3 may be in sync by now, for all we know"
+    assert not known.answered((1, 2, 3), (1, 2, 3), 4), "it was so already"
+    assert known.proposed is None
+
+
 def test_what_the_leader_had_when_it_began() -> None:
     """The high watermark of a new leader is old: more is needed to be in sync."""
     known = state(isr=(1,))
@@ -124,7 +138,7 @@ def test_what_is_committed_is_with_everybody_in_sync(history: list[tuple[str, in
             if first:
                 epoch += 1
                 agreed = known.proposed
-                known.decided(agreed, epoch)
+                known.answered(agreed, agreed, epoch)
             else:
                 known.give_up()
         high = known.high_watermark(end)

@@ -74,3 +74,32 @@ def test_no_cluster(tmp_path: Path) -> None:
         done = run("cluster", *command, "--data", str(tmp_path / "none"))
         assert done.code == 1
         assert "there is no cluster in" in done.err
+
+
+def test_reassign(data: Path, tmp_path: Path) -> None:
+    """Take a broker out of service: plan, run, verify."""
+    made = run("cluster", "up", "--brokers", "3", "--data", str(data), "--json", *ports())
+    assert made.code == 0, made.err
+    bootstrap = made.json["bootstrap"]
+    options = ["--partitions", "6", "--replication-factor", "2"]
+    assert run("topics", "create", "t", *options, bootstrap=bootstrap).code == 0
+    planned = run("topics", "reassign", "t", "--plan", "--brokers", "1,2", bootstrap=bootstrap)
+    assert planned.code == 0, planned.err
+    assert planned.json["version"] == 1
+    assert all(sorted(row["replicas"]) == [1, 2] for row in planned.json["partitions"])
+    moves = tmp_path / "moves.json"
+    moves.write_text(planned.out)
+    begun = run("topics", "reassign", "--run", str(moves), bootstrap=bootstrap)
+    assert begun.code == 0, begun.err
+    verify = ["topics", "reassign", "--verify", str(moves)]
+    until(lambda: run(*verify, bootstrap=bootstrap).code == 0, "all moves are done", 60)
+    described = run("topics", "describe", "t", "--json", bootstrap=bootstrap).json[0]
+    assert all(sorted(row["isr"]) == [1, 2] for row in described["partitions"])
+    again = run("topics", "reassign", "t", "--plan", "--brokers", "1,2", bootstrap=bootstrap)
+    assert again.json["partitions"] == []
+    wrong = run("topics", "reassign", "t", "--plan", "--brokers", "1,9", bootstrap=bootstrap)
+    assert "there is no broker 9" in wrong.err
+    assert run("topics", "reassign", "t", bootstrap=bootstrap).code == 2
+    (tmp_path / "bad.json").write_text("{}")
+    bad = run("topics", "reassign", "--run", str(tmp_path / "bad.json"), bootstrap=bootstrap)
+    assert "is not a plan" in bad.err

@@ -131,14 +131,13 @@ class Broker:
         )
         if settings["log.cleaner.enable"]:
             self.spawn(LogCleaner(self.replicas, lambda: self.settings, self.clock).run())
-        self.spawn(
-            self.replicas.keep_checkpoints(
-                min(
-                    settings["log.flush.offset.checkpoint.interval.ms"],
-                    settings["log.flush.start.offset.checkpoint.interval.ms"],
-                )
-            )
-        )
+        intervals = [
+            settings["log.flush.offset.checkpoint.interval.ms"],
+            settings["log.flush.start.offset.checkpoint.interval.ms"],
+        ]
+        if self.member is not None:
+            intervals.append(settings["replica.high.watermark.checkpoint.interval.ms"])
+        self.spawn(self.replicas.keep_checkpoints(min(intervals)))
 
     async def _open(self) -> None:
         if self.settings["zookeeper.connect"]:

@@ -19,11 +19,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.orders import Orders
 from tidelog.broker.propagation import Propagation
+from tidelog.broker.vigil import watch_over
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
 from tidelog.coordination.keeper import (
@@ -67,6 +68,7 @@ class Membership:
         self._connected.set()
         self._registered = False
         self._last_change = ""
+        self._vigils: dict[tuple[int, int], asyncio.Task[None]] = {}  # broker, its epoch
 
     # -- joining ----------------------------------------------------------------
 
@@ -85,10 +87,16 @@ class Membership:
         await self.orders.informed.wait()
 
     async def _register(self) -> None:
+        """Be registered.  Whoever takes our registration away wakes us to look again."""
         info = self._broker.own_info()
         while True:
             gone = asyncio.Event()
-            found = await self.registry.registration(info.broker_id, gone.set)
+
+            def changed(gone: asyncio.Event = gone) -> None:
+                gone.set()
+                self._look_again.set()
+
+            found = await self.registry.registration(info.broker_id, changed)
             if found is None:
                 try:
                     epoch = await self.registry.register(info)
@@ -96,7 +104,7 @@ class Membership:
                     continue  # somebody was faster: look who it is
                 self.orders.broker_epoch = epoch
                 self._registered = True
-                return
+                continue  # once more, for the watch
             other, stat = found
             if stat.own:
                 self.orders.broker_epoch = stat.czxid
@@ -156,10 +164,10 @@ class Membership:
             self._look_again.clear()
             try:
                 await self._connected.wait()
-                if not self._registered:
-                    await self._register()
+                await self._register()
                 holder = await self._controller_now()
                 if holder is None:
+                    self._resign()
                     await self._take_office()
                     continue
                 if holder.own and self.controller is None:
@@ -168,6 +176,7 @@ class Membership:
                     continue
                 if not holder.own:
                     self._resign()
+                    await self._watch_over_controller()
             except (NodeExists, BadVersion, NoNode):
                 continue
             except SettingError as error:
@@ -218,6 +227,7 @@ class Membership:
         for task in self._office_tasks:
             task.cancel()
         self._office_tasks = []
+        self._watch_over({})
         if self._propagation is not None:
             self._propagation.close()
             self._propagation = None
@@ -242,11 +252,44 @@ class Membership:
             try:
                 brokers = await self.registry.brokers(changed.set)
                 await controller.brokers_changed(brokers)
+                self._watch_over(brokers)
             except KeeperError as error:
                 log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
                 self.step_down()
                 return
             await changed.wait()
+
+    # -- the dead ---------------------------------------------------------------
+
+    def _watch_over(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """Watch over these brokers, and no others."""
+        wanted = {
+            (info.broker_id, info.epoch): info
+            for info in brokers.values()
+            if info.broker_id != self._broker.broker_id
+        }
+        for key in [key for key in self._vigils if key not in wanted]:
+            self._vigils.pop(key).cancel()
+        for key, info in wanted.items():
+            if key not in self._vigils:
+                self._vigils[key] = self._broker.spawn(watch_over(info, self._has_died))
+
+    async def _watch_over_controller(self) -> None:
+        """Everybody watches over the controller, and the controller over everybody."""
+        data, _ = await self._keeper.get(paths.CONTROLLER, self._look_again.set)
+        broker_id = int(paths.from_json(data)["brokerid"])
+        found = await self.registry.registration(broker_id)
+        self._watch_over({} if found is None else {broker_id: found[0]})
+
+    async def _has_died(self, info: BrokerInfo) -> None:
+        """Take its place in ZooKeeper away, before its session ends."""
+        self._vigils.pop((info.broker_id, info.epoch), None)
+        with contextlib.suppress(KeeperError):
+            found = await self.registry.registration(info.broker_id)
+            if found is not None and found[0].epoch == info.epoch:
+                log.info("broker %d has died: its port refuses connections", info.broker_id)
+                await self.registry.forget(info.broker_id, found[1])
+            await self._forget_old_office(info.broker_id)
 
     async def _keep_balance(self, controller: ClusterController) -> None:
         interval = self._settings["leader.imbalance.check.interval.seconds"]
@@ -290,6 +333,7 @@ class Membership:
 
     def close(self) -> None:
         self._resign()
+        self._watch_over({})
 
 
 async def _answers(info: BrokerInfo) -> bool:

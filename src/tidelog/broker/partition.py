@@ -165,10 +165,12 @@ class Partition:
             if isr is not None:
                 self.replicas.propose_isr(self, isr)
 
-    def isr_decided(self, isr: tuple[int, ...], partition_epoch: int) -> None:
+    def isr_decided(
+        self, asked: tuple[int, ...], isr: tuple[int, ...], partition_epoch: int
+    ) -> None:
         """The controller has agreed to a new in-sync set."""
         state = self.in_sync_state
-        if state is not None and state.decided(isr, partition_epoch):
+        if state is not None and state.answered(asked, isr, partition_epoch):
             self.in_sync = len(isr)
             self._advance_high_watermark()
             self.wake()

@@ -13,6 +13,12 @@ from typing import TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -41,6 +47,10 @@ from tidelog.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from tidelog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from tidelog.wire.schema import Message
 
@@ -175,6 +185,49 @@ def grow_topic(
     for row in response.results:
         if row.error_code:
             raise error_of(row.error_code, row.error_message, f"topic {name!r}")
+
+
+def reassign(
+    cluster: Cluster, moves: Mapping[tuple[str, int], Sequence[int] | None]
+) -> dict[tuple[str, int], ApiError | None]:
+    """Begin to move replicas (None: stop a move); None, or an error, for each partition."""
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in moves.items():
+        topic = topics.setdefault(name, ReassignableTopic(name=name, partitions=[]))
+        wanted = None if replicas is None else list(replicas)
+        topic.partitions.append(ReassignablePartition(partition_index=index, replicas=wanted))
+    response = _ask_controller(
+        cluster,
+        AlterPartitionReassignmentsRequest(topics=list(topics.values()), timeout_ms=TIMEOUT_MS),
+        AlterPartitionReassignmentsResponse,
+        lambda r: [r.error_code],
+    )
+    if response.error_code:
+        raise error_of(response.error_code, response.error_message)
+    return {
+        (topic.name, row.partition_index): error_of(row.error_code, row.error_message)
+        if row.error_code
+        else None
+        for topic in response.responses
+        for row in topic.partitions
+    }
+
+
+def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The partitions whose replicas are on the move, with all that have them now."""
+    response = _ask_controller(
+        cluster,
+        ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS),
+        ListPartitionReassignmentsResponse,
+        lambda r: [r.error_code],
+    )
+    if response.error_code:
+        raise error_of(response.error_code, response.error_message)
+    return {
+        (topic.name, row.partition_index): tuple(row.replicas)
+        for topic in response.topics
+        for row in topic.partitions
+    }
 
 
 def _ask_controller(

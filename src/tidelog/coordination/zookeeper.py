@@ -105,11 +105,12 @@ class ZooKeeper:
         return sorted(await self._read(self._client.get_children_async, path, watch))
 
     async def multi(self, operations: Sequence[Operation]) -> list[str]:
+        careful = False
         for _ in range(_RACES):
             try:
-                return await self._multi(operations)
+                return await self._multi(operations, careful)
             except _Race:
-                continue
+                careful = True
         raise KeeperError(f"{operations[0].path}: others change it all the time")
 
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
@@ -125,13 +126,16 @@ class ZooKeeper:
 
     # -- transactions -----------------------------------------------------------
 
-    async def _multi(self, operations: Sequence[Operation]) -> list[str]:
+    async def _multi(self, operations: Sequence[Operation], careful: bool) -> list[str]:
         """One transaction, with the missing parents before a creation and the children
-        before a recursive deletion, as ZooKeeper itself does neither."""
+        before a recursive deletion, as ZooKeeper itself does neither.
+
+        Parents are looked for only if ``careful``: as a rule they are there.
+        """
         transaction = self._client.transaction()
         places: list[int | None] = []  # which result belongs to which operation
         coming: set[str] = set()
-        known = await self._known_parents(operations)
+        known = await self._known_parents(operations) if careful else None
         for operation in operations:
             path = operation.path
             if isinstance(operation, Create):
@@ -158,7 +162,7 @@ class ZooKeeper:
                 transaction.delete(path, operation.version)
             places.append(len(places))
         results = await self._call(transaction.commit_async)
-        self._raise_first(operations, places, results)
+        self._raise_first(operations, places, results, careful)
         made = [result for place, result in zip(places, results, strict=True) if place is not None]
         return [
             self._client.unchroot(result) if isinstance(operation, Create) else operation.path
@@ -166,7 +170,11 @@ class ZooKeeper:
         ]
 
     def _raise_first(
-        self, operations: Sequence[Operation], places: list[int | None], results: list[Any]
+        self,
+        operations: Sequence[Operation],
+        places: list[int | None],
+        results: list[Any],
+        careful: bool,
     ) -> None:
         """The error of the operation that failed; the others say only that they were undone."""
         own = iter(operations)
@@ -180,6 +188,10 @@ class ZooKeeper:
                     operation, "recursive", False
                 ):
                     raise _Race
+                if isinstance(result, exceptions.NoNodeError) and isinstance(operation, Create):
+                    if careful:
+                        raise KeeperError(f"{operation.path}: its parent cannot be made")
+                    raise _Race  # a parent is missing
                 raise _translate(result, operation.path) from result
         if any(isinstance(result, Exception) for result in results):
             raise KeeperError("ZooKeeper has undone a transaction without saying why")
@@ -193,13 +205,15 @@ class ZooKeeper:
         return {path: stat is not None for path, stat in zip(asked, stats, strict=True)}
 
     async def _missing_parents(
-        self, path: str, coming: set[str], known: dict[str, bool]
+        self, path: str, coming: set[str], known: dict[str, bool] | None
     ) -> list[str]:
         above = list(_upwards(path))[1:]
         for i, parent in enumerate(above):
             if parent in coming:  # it is new: there is nothing below it
                 return above[:i][::-1]
         missing: list[str] = []
+        if known is None:
+            return missing
         for parent in above:
             if parent not in known:
                 known[parent] = await self.exists(parent) is not None

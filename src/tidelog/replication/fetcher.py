@@ -117,7 +117,16 @@ class LeaderFetcher:
         self._complained = False
 
     def add(self, partition: Partition) -> None:
-        self.partitions[partition.topic_id, partition.index] = _Followed(partition)
+        key = (partition.topic_id, partition.index)
+        known = self.partitions.get(key)
+        if (
+            known is not None
+            and known.partition is partition
+            and known.sent is not None
+            and known.sent[0] == partition.leader_epoch
+        ):
+            return  # only the in-sync set is another: the fetch that is under way goes on
+        self.partitions[key] = _Followed(partition)
         self._changed.set()
 
     def remove(self, key: Key) -> None:

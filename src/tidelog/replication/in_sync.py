@@ -11,7 +11,7 @@ is in the old set or in the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -106,19 +106,38 @@ class InSync:
         }
         return tuple(b for b in self.isr if b not in late) if late else None
 
+    def furthest(self, among: Collection[int], offset: int) -> int:
+        """Of these followers, the one that has most, if it has ``offset``; else -1."""
+        have = {
+            broker: state.end_offset
+            for broker, state in self.followers.items()
+            if broker in among and state.end_offset >= offset
+        }
+        return max(have, key=lambda broker: (have[broker], -broker), default=-1)
+
     # -- the controller's answer --------------------------------------------------
 
     def propose(self, isr: tuple[int, ...]) -> None:
         self.proposed = isr
 
     def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
-        """What the controller says; False if it is older than what we know."""
-        if partition_epoch < self.partition_epoch:
+        """What the controller says; False if that is no news.
+
+        Then a proposal that is under way stands: the controller may have agreed to it by now,
+        and the high watermark must wait for whoever may be in sync.
+        """
+        if partition_epoch <= self.partition_epoch:
             return False
         self.isr = tuple(isr)
         self.partition_epoch = partition_epoch
         self.proposed = None
         return True
+
+    def answered(self, asked: tuple[int, ...], isr: tuple[int, ...], partition_epoch: int) -> bool:
+        """The controller's answer to a proposal; False if nothing has changed."""
+        if partition_epoch == self.partition_epoch and self.proposed == asked:
+            self.proposed = None  # it was so already
+        return self.decided(isr, partition_epoch)
 
     def give_up(self) -> None:
         """The controller has refused; its next order says how things are."""

@@ -70,7 +70,7 @@ class IsrChanges:
     async def _ask(self, part: dict[Partition, tuple[int, ...]]) -> None:
         self._drop_stale()
         topics: dict[bytes, TopicChange] = {}
-        asked: dict[tuple[bytes, int], tuple[Partition, int]] = {}
+        asked: dict[tuple[bytes, int], tuple[Partition, int, tuple[int, ...]]] = {}
         for partition, isr in part.items():
             if partition not in self._pending:
                 continue
@@ -90,7 +90,7 @@ class IsrChanges:
                 )
             )
             key = (partition.topic_id, partition.index)
-            asked[key] = partition, partition.leader_epoch
+            asked[key] = partition, partition.leader_epoch, isr
         if not asked:
             return
         request = AlterPartitionRequest(
@@ -103,16 +103,17 @@ class IsrChanges:
             raise ApiError(ErrorCode(answer.error_code))
         for changed in answer.topics:
             for row in changed.partitions:
-                partition, epoch = asked[changed.topic_id, row.partition_index]
+                partition, epoch, isr = asked[changed.topic_id, row.partition_index]
                 if row.error_code in _TRY_AGAIN:
                     continue
-                isr = self._pending.pop(partition, ())
+                if self._pending.get(partition) == isr:
+                    del self._pending[partition]
                 if partition.deleted or partition.leader_epoch != epoch or not partition.leads:
                     continue
                 if row.error_code:
                     self._refused(partition, ErrorCode(row.error_code))
                     continue
-                partition.isr_decided(tuple(row.isr), row.partition_epoch)
+                partition.isr_decided(isr, tuple(row.isr), row.partition_epoch)
                 log.debug("%s-%d: in sync: %s", partition.topic, partition.index, isr)
 
     def _refused(self, partition: Partition, code: ErrorCode) -> None:

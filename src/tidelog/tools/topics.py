@@ -28,6 +28,7 @@ from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, show_json, show_table, size_text, warn
 from tidelog.tools.pairs import pairs
+from tidelog.tools.reassign import reassign
 from tidelog.wire.uuids import uuid_text
 
 
@@ -37,6 +38,7 @@ def topics() -> None:
 
 
 topics.add_command(explain_compaction)
+topics.add_command(reassign)
 
 
 # -- list -----------------------------------------------------------------------
@@ -239,6 +241,7 @@ def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
                 "leader_epoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "isr": list(part.isr),
+                "offline": list(part.offline),
                 "start": log.start if log else None,
                 "end": log.end if log else None,
                 "offsets": log.end - log.start if log else None,
@@ -286,6 +289,13 @@ def _show_topic(topic: dict[str, Any]) -> None:
     for heading in ("config", "inherited"):
         for name, value in topic[heading].items():
             click.echo(f"  {name}={value}" + ("  (from the broker)" * (heading == "inherited")))
+    behind = sum(len(part["isr"]) < len(part["replicas"]) for part in parts)
+    leaderless = sum(part["leader"] < 0 for part in parts)
+    if behind or leaderless:
+        click.secho(
+            f"  {plural(behind, 'partition')} under-replicated, {leaderless or 'none'} offline",
+            fg="red" if leaderless else "yellow",
+        )
     count = "records" if counted else "offsets"
     columns = ("partition", "leader", "replicas", "in sync", "start", "end", count, "size")
     show_table(

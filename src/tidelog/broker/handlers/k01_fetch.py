@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_TOPIC_ID = 13
+_NEAR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _READ_COMMITTED = 1
 _DIVERGING = struct.Struct(">BBBiqB")  # one tag: number 0, 13 bytes: epoch, end offset, no tags
 
@@ -77,6 +78,7 @@ class _Fetch(Pending):
         "_limit",
         "_loop",
         "_partitions",
+        "_rack",
         "_results",
         "_rows",
         "_scheduled",
@@ -110,6 +112,10 @@ class _Fetch(Pending):
         # A follower of ours: it reads up to the end of the log, and tells how far it is.
         self._follower = head.replica_id if head.replica_id >= 0 and broker.member else None
         self._ends = [-1] * len(rows) if self._follower is not None else []
+        # Where the consumer is, if it may be sent to a replica that is near (KIP-392).
+        self._rack = ""
+        if head.rack and self._follower is None and broker.member is not None:
+            self._rack = head.rack if broker.settings["replica.selector.class"] == _NEAR else ""
         self._timer: asyncio.TimerHandle | None = None
         self._limit = min(head.max_bytes, broker.settings["fetch.max.bytes"])
 
@@ -173,6 +179,11 @@ class _Fetch(Pending):
                 high = log.high_watermark
                 stable, start = log.last_stable_offset, log.log_start_offset
                 return Fetched(index, 0, high, stable, start, None, aborted, tags=tags)
+            if self._rack and partition.leads and (near := self._nearest(partition, offset)) >= 0:
+                high, stable = log.high_watermark, log.last_stable_offset
+                start = log.log_start_offset
+                self._failed = True  # at once: there is a better place to ask
+                return Fetched(index, 0, high, stable, start, None, aborted, near)
             # The first record of an answer goes out whatever its size (KIP-74).
             records = None
             if self._follower is not None:
@@ -202,6 +213,20 @@ class _Fetch(Pending):
             records,
             aborted,
         )
+
+    def _nearest(self, partition: Partition, offset: int) -> int:
+        """A follower in the consumer's rack that has what it asks for; -1: stay here."""
+        brokers = self._broker.metadata.brokers
+        me = brokers.get(self._broker.broker_id)
+        state = partition.in_sync_state
+        if state is None or (me is not None and me.rack == self._rack):
+            return -1
+        near = {
+            broker
+            for broker in state.isr
+            if (info := brokers.get(broker)) is not None and info.rack == self._rack
+        }
+        return state.furthest(near, offset)
 
     def _diverging(self, partition: Partition, offset: int, last_epoch: int) -> bytes:
         """Did the reader's log part from ours (KIP-595)?  Then the tag that tells it."""

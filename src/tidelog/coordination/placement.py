@@ -1,0 +1,97 @@
+"""Where replicas should be: a plan that moves as few as it can.  Pure.
+
+For ``tidelog topics reassign``: after brokers were added, or before some are taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tidelog.errors import ApiError, ErrorCode
+
+Key = tuple[str, int]
+Replicas = tuple[int, ...]
+
+
+def plan(
+    current: Mapping[Key, Replicas],
+    brokers: Collection[int],
+    racks: Mapping[int, str | None] | None = None,
+) -> dict[Key, Replicas]:
+    """New replicas for the partitions that have to move, so that every broker has its share.
+
+    A replica stays where it is, unless its broker is not among ``brokers`` or has more than
+    its share.  Replicas of a partition are on different brokers, and in as many racks as before
+    or more where that is possible.  The first replica is the preferred leader: these are spread
+    too, by changing the order.
+    """
+    racks = racks or {}
+    for key, replicas in current.items():
+        if len(replicas) > len(brokers):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{key[0]}-{key[1]} has {len(replicas)} replicas, for {len(brokers)} brokers",
+            )
+    load = dict.fromkeys(sorted(brokers), 0)
+    for replicas in current.values():
+        for broker in replicas:
+            if broker in load:
+                load[broker] += 1
+    after = {key: list(replicas) for key, replicas in sorted(current.items())}
+    for replicas_now in after.values():
+        for i, broker in enumerate(replicas_now):
+            if broker not in load:
+                new = _best(load, replicas_now, i, racks)
+                replicas_now[i] = new
+                load[new] += 1
+    _level(after, load, racks)
+    _spread_leaders(after, load)
+    return {key: tuple(row) for key, row in after.items() if tuple(row) != current[key]}
+
+
+def _best(
+    load: Mapping[int, int], replicas: list[int], place: int, racks: Mapping[int, str | None]
+) -> int:
+    """The broker with the least, in a rack of its own if there is one."""
+    others = [broker for i, broker in enumerate(replicas) if i != place]
+    used = [racks.get(broker) for broker in others]
+    free = [broker for broker in load if broker not in replicas]
+    return min(free, key=lambda b: (used.count(racks.get(b)) if racks.get(b) else 0, load[b], b))
+
+
+def _level(
+    after: Mapping[Key, list[int]], load: dict[int, int], racks: Mapping[int, str | None]
+) -> None:
+    """Move replicas from who has most to who has least, until they differ by one at most."""
+    for replicas in after.values():
+        for i in range(len(replicas) - 1, -1, -1):
+            fullest = max(load.values())
+            if load[replicas[i]] < fullest or fullest - min(load.values()) <= 1:
+                continue
+            rest = [racks.get(b) for j, b in enumerate(replicas) if j != i]
+            here = rest.count(racks.get(replicas[i])) if racks.get(replicas[i]) else 0
+            for broker in sorted(load, key=lambda b: (load[b], b)):
+                if load[broker] >= fullest - 1:
+                    break
+                there = rest.count(racks.get(broker)) if racks.get(broker) else 0
+                if broker not in replicas and there <= here:
+                    load[replicas[i]] -= 1
+                    load[broker] += 1
+                    replicas[i] = broker
+                    break
+
+
+def _spread_leaders(after: Mapping[Key, list[int]], load: Mapping[int, int]) -> None:
+    """Let somebody else come first where one would lead more than its share."""
+    leads = dict.fromkeys(load, 0)
+    for replicas in after.values():
+        leads[replicas[0]] += 1
+    share = -(-len(after) // max(len(load), 1))
+    for replicas in after.values():
+        if leads[replicas[0]] > share:
+            least = min(replicas, key=lambda b: (leads[b], b))
+            if leads[least] < share:
+                leads[replicas[0]] -= 1
+                leads[least] += 1
+                replicas.remove(least)
+                replicas.insert(0, least)

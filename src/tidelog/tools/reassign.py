@@ -1,0 +1,145 @@
+"""``tidelog topics reassign``: move replicas to other brokers, in three steps.
+
+    tidelog topics reassign --plan > moves.json            which moves; read it, change it
+    tidelog topics reassign --run moves.json               begin
+    tidelog topics reassign --verify moves.json            how far it is
+
+The file is that of Kafka's own tool (kafka-reassign-partitions).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.client import admin
+from tidelog.client.cluster import Cluster, Metadata
+from tidelog.coordination.placement import Key, Replicas, plan
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.text import plural
+from tidelog.tools.options import bootstrap_option, connect, json_option
+from tidelog.tools.output import complain, note, show_json, show_table
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@click.option("--plan", "planning", is_flag=True, help="Print a plan for these topics, or all.")
+@click.option("--brokers", metavar="1,2,3", help="With --plan: use these; default all there are.")
+@click.option("--run", "to_run", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--verify", "to_verify", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@bootstrap_option
+@json_option
+def reassign(
+    names: tuple[str, ...],
+    planning: bool,
+    brokers: str | None,
+    to_run: Path | None,
+    to_verify: Path | None,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Move replicas: --plan prints moves, --run FILE begins them, --verify FILE follows them.
+
+    Use it after brokers were added, or with --brokers before some are taken away.
+    """
+    if sum((planning, to_run is not None, to_verify is not None)) != 1:
+        raise click.UsageError("give one of --plan, --run FILE and --verify FILE")
+    with connect(bootstrap) as cluster:
+        if planning:
+            _plan(cluster, names, brokers)
+        elif to_run is not None:
+            _run(cluster, _read(to_run), as_json)
+        elif to_verify is not None:
+            _verify(cluster, _read(to_verify), as_json)
+
+
+def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
+    metadata = cluster.metadata(list(names) or None)
+    chosen = sorted(metadata.brokers)
+    if wanted is not None:
+        try:
+            chosen = [int(part) for part in wanted.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{wanted!r}: write it as 1,2,3") from None
+        unknown = [broker for broker in chosen if broker not in metadata.brokers]
+        if unknown:
+            message = f"there is no broker {unknown[0]}; there are {sorted(metadata.brokers)}"
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    racks = {broker.broker_id: broker.rack for broker in metadata.brokers.values()}
+    moves = plan(_current(metadata), chosen, racks)
+    rows = [
+        {"topic": name, "partition": index, "replicas": list(replicas)}
+        for (name, index), replicas in moves.items()
+    ]
+    click.echo(json.dumps({"version": 1, "partitions": rows}, indent=2))
+    note(f"{plural(len(rows), 'partition')} to move" if rows else "nothing has to move")
+
+
+def _current(metadata: Metadata) -> dict[Key, Replicas]:
+    return {
+        (topic.name, part.index): part.replicas
+        for topic in metadata.topics.values()
+        for part in topic.partitions
+    }
+
+
+def _read(path: Path) -> dict[Key, Replicas]:
+    try:
+        rows = json.loads(path.read_text())["partitions"]
+        return {
+            (str(row["topic"]), int(row["partition"])): tuple(map(int, row["replicas"]))
+            for row in rows
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{path} is not a plan ({error}); make one with `tidelog topics reassign --plan`",
+        ) from error
+
+
+def _run(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
+    results = admin.reassign(cluster, moves)
+    failed = {key: error for key, error in results.items() if error is not None}
+    if as_json:
+        show_json(
+            [
+                {"topic": name, "partition": i, "error": error.message if error else None}
+                for (name, i), error in results.items()
+            ]
+        )
+    else:
+        click.echo(f"{plural(len(results) - len(failed), 'move')} begun")
+    for (name, index), error in failed.items():
+        complain(f"{name}-{index}: {error.message}")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
+    under_way = admin.reassignments(cluster)
+    current = _current(cluster.metadata())
+    rows: list[dict[str, Any]] = []
+    for key, wanted in moves.items():
+        if key in under_way:
+            state = "moving"
+        elif current.get(key) == wanted:
+            state = "done"
+        else:
+            state = "not begun" if key in current else "no such partition"
+        rows.append({"topic": key[0], "partition": key[1], "state": state, "replicas": wanted})
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(
+            ["topic", "partition", "replicas", "state"],
+            [
+                (row["topic"], row["partition"], ",".join(map(str, row["replicas"])), row["state"])
+                for row in rows
+            ],
+            right=["partition"],
+        )
+    if any(row["state"] != "done" for row in rows):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,298 @@
+"""The controller of a cluster, on a real (embedded) keeper: what it writes and publishes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.clock import FakeClock
+from tidelog.coordination import paths
+from tidelog.coordination.cluster_controller import ClusterController, IsrChange
+from tidelog.coordination.embedded import EmbeddedKeeper
+from tidelog.coordination.keeper import BadVersion, Create, Delete, Set
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo
+from tidelog.coordination.registry import Registry
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.settings import Settings
+
+
+class Office:
+    """A keeper with brokers, and the controller in office."""
+
+    def __init__(self, path: Path, settings: dict[str, Any] | None = None) -> None:
+        self.keeper = EmbeddedKeeper.open(str(path / "journal"))
+        self.registry = Registry(self.keeper, FakeClock())
+        self.settings = Settings.of(settings or {})
+        self.published: list[ClusterMetadata] = []
+        self.controller: ClusterController
+
+    async def open(self, brokers: int = 3) -> None:
+        await self.registry.make_paths()
+        for broker_id in range(1, brokers + 1):
+            await self.join(broker_id)
+        await self.elect()
+
+    async def elect(self) -> None:
+        if await self.keeper.exists(paths.CONTROLLER):
+            await self.keeper.multi([Delete(paths.CONTROLLER)])
+        self.controller = ClusterController(
+            self.keeper, self.settings, FakeClock(), self.published.append
+        )
+        await self.controller.take_office(1)
+        await self.controller.load("cluster", 1)
+
+    async def join(self, broker_id: int) -> None:
+        await self.registry.register(BrokerInfo(broker_id, "host", 9090 + broker_id, None))
+
+    async def leave(self, broker_id: int) -> None:
+        await self.keeper.multi([Delete(paths.broker(broker_id))])
+
+    async def look(self) -> None:
+        await self.controller.brokers_changed(await self.registry.brokers())
+
+    def row(self, name: str = "t", index: int = 0) -> PartitionInfo:
+        return self.controller.metadata.topics[name].partitions[index]
+
+    async def on_disk(self, name: str = "t", index: int = 0) -> PartitionInfo:
+        topic = await self.registry.topic(name)
+        assert topic is not None
+        return topic.partitions[index]
+
+    async def ask(self, broker_id: int, isr: tuple[int, ...], **other: int) -> ErrorCode:
+        topic, row = self.controller.metadata.topics["t"], self.row()
+        change = IsrChange(
+            topic.topic_id,
+            0,
+            other.get("leader_epoch", row.leader_epoch),
+            isr,
+            other.get("partition_epoch", row.partition_epoch),
+        )
+        epoch = self.controller.metadata.brokers[broker_id].epoch
+        answers = await self.controller.alter_partitions(broker_id, epoch, [change])
+        return answers[0][0]
+
+
+def in_office(
+    path: Path,
+    work: Callable[[Office], Coroutine[Any, Any, None]],
+    brokers: int = 3,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    async def go() -> None:
+        office = Office(path, settings)
+        await office.open(brokers)
+        await work(office)
+
+    asyncio.run(go())
+
+
+def test_the_dead_and_the_returned(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 3, 3)
+        assert [row.leader for row in office.controller.metadata.topics["t"].partitions] == [
+            1,
+            2,
+            3,
+        ]
+        await office.leave(1)
+        await office.look()
+        assert (office.row().leader, office.row().isr, office.row().leader_epoch) == (2, (2, 3), 1)
+        assert await office.on_disk() == office.row()
+        assert office.published[-1].brokers.keys() == {2, 3}
+        await office.join(1)
+        await office.look()
+        assert office.row().isr == (2, 3), "it has to catch up first"
+        assert await office.ask(2, (2, 3, 1)) == ErrorCode.NONE
+        assert office.row().isr == (2, 3, 1)
+        assert await office.on_disk() == office.row()
+        results = await office.controller.elect_leaders([("t", 0)])
+        assert results == {("t", 0): None}
+        assert office.row().leader == 1
+
+    in_office(tmp_path, work)
+
+
+def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
+    """Restarted so quickly that nobody saw it gone: it leads no longer."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 3)
+        await office.leave(1)
+        await office.join(1)
+        await office.look()
+        assert (office.row().leader, office.row().isr) == (2, (2, 3))
+
+    in_office(tmp_path, work)
+
+
+def test_alone_and_back(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 2)
+        await office.leave(2)
+        await office.look()
+        await office.leave(1)
+        await office.look()
+        assert (office.row().leader, office.row().isr) == (-1, (1,))
+        await office.join(2)
+        await office.look()
+        assert office.row().leader == -1, "2 may lack something"
+        await office.join(1)
+        await office.look()
+        assert office.row().leader == 1
+
+    in_office(tmp_path, work)
+
+
+def test_unclean(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        config = {"unclean.leader.election.enable": "true"}
+        await office.controller.create_topic("t", 1, 2, config=config)
+        await office.leave(2)
+        await office.look()
+        await office.join(2)
+        await office.look()
+        await office.leave(1)
+        await office.look()
+        assert (office.row().leader, office.row().isr) == (2, (2,))
+
+    in_office(tmp_path, work)
+
+
+def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 3)
+        assert await office.ask(2, (2, 3)) == ErrorCode.FENCED_LEADER_EPOCH
+        assert await office.ask(1, (1, 2), partition_epoch=7) == ErrorCode.INVALID_UPDATE_VERSION
+        assert await office.ask(1, (2, 3)) == ErrorCode.INVALID_REQUEST
+        assert await office.ask(1, (1, 9)) == ErrorCode.INVALID_REQUEST
+        assert await office.ask(1, (1, 2), leader_epoch=5) == ErrorCode.NOT_CONTROLLER
+        assert office.row().isr == (1, 2, 3)
+        with pytest.raises(ApiError) as error:
+            await office.controller.alter_partitions(1, 12345, [])
+        assert error.value.code == ErrorCode.STALE_BROKER_EPOCH
+        await office.leave(3)
+        await office.look()
+        assert await office.ask(1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
+
+    in_office(tmp_path, work)
+
+
+def test_controlled_shutdown(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 3, 2)
+        await office.controller.create_topic("alone", assignment=[[1]])
+        epoch = office.controller.metadata.brokers[1].epoch
+        assert await office.controller.controlled_shutdown(1, epoch) == []
+        for topic in office.controller.metadata.topics["t"].partitions:
+            assert topic.leader != 1
+            assert 1 not in topic.isr
+        assert office.row("alone").leader == 1
+
+    in_office(tmp_path, work)
+
+
+def test_a_move(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 2)
+        assert office.row().replicas == (1, 2)
+        results = await office.controller.reassign({("t", 0): (3, 2), ("gone", 0): (1,)})
+        assert results["t", 0] is None
+        assert results["gone", 0] is not None
+        assert (office.row().replicas, office.row().adding, office.row().removing) == (
+            (3, 2, 1),
+            (3,),
+            (1,),
+        )
+        assert await office.on_disk() == office.row()
+        await office.elect()  # a new controller goes on
+        assert office.row().adding == (3,)
+        assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE
+        assert (office.row().replicas, office.row().isr) == ((3, 2), (2, 3))
+        assert office.row().leader == 3
+        assert await office.on_disk() == office.row()
+        await office.controller.reassign({("t", 0): (1, 2)})
+        results = await office.controller.reassign({("t", 0): None})
+        assert results["t", 0] is None
+        assert sorted(office.row().replicas) == [2, 3]
+        assert (office.row().adding, office.row().removing) == ((), ())
+
+    in_office(tmp_path, work)
+
+
+def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
+    """Whatever it decides, nothing is written."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 3)
+        old = office.controller
+        await office.elect()
+        for attempt in (
+            old.create_topic("u", 1, 1),
+            old.delete_topic("t"),
+            old.create_partitions("t", 5),
+            old.elect_leaders(None, unclean=True),
+        ):
+            if attempt.__qualname__.endswith("elect_leaders"):
+                await attempt  # nothing to do, so nothing to write
+                continue
+            with pytest.raises(BadVersion):
+                await attempt
+        assert await office.registry.topic("u") is None
+        assert (await office.on_disk()).leader == 1
+
+    in_office(tmp_path, work)
+
+
+def test_a_topic_whose_partitions_were_not_written(tmp_path: Path) -> None:
+    """The controller died in the middle: the next one makes them."""
+
+    async def work(office: Office) -> None:
+        topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+        value = paths.topic_value(topic_id, [[1, 2], [2, 3]])
+        state = paths.state_value(1, 0, [1, 2], 1)
+        await office.keeper.multi(
+            [Create(paths.topic("t"), value), Create(paths.partition_state("t", 0), state)]
+        )
+        await office.elect()
+        assert (office.row("t", 1).leader, office.row("t", 1).isr) == (2, (2, 3))
+        assert await office.on_disk("t", 1) == office.row("t", 1)
+
+    in_office(tmp_path, work)
+
+
+def test_many_partitions(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1200, 3)
+        topic = await office.registry.topic("t")
+        assert topic == office.controller.metadata.topics["t"]
+        await office.leave(2)
+        await office.look()
+        assert all(row.leader != 2 for row in office.controller.metadata.topics["t"].partitions)
+        assert await office.registry.topic("t") == office.controller.metadata.topics["t"]
+        await office.join(2)
+        await office.look()
+        await office.controller.create_partitions("t", 2000)
+        assert await office.registry.topic("t") == office.controller.metadata.topics["t"]
+        await office.controller.delete_topic("t")
+        assert await office.keeper.children(paths.TOPICS) == []
+
+    in_office(tmp_path, work)
+
+
+def test_settings_that_others_change(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 1)
+        before = await office.registry.config_changes("")
+        path = paths.topic_config("t")
+        await office.registry.write_config(path, {"retention.ms": "5"}, tell=True)
+        changes = await office.registry.config_changes(max(before, default=""))
+        assert list(changes.values()) == ["topics/t"]
+        assert await office.registry.config(path) == {"retention.ms": "5"}
+        await office.keeper.multi([Set(path, b"")])
+        assert await office.registry.config(path) == {}
+
+    in_office(tmp_path, work)

@@ -1,0 +1,69 @@
+"""Plans of moves: every broker its share, few moves, never two replicas on one broker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.coordination.placement import plan
+from tidelog.coordination.topics import spread
+from tidelog.errors import ApiError
+
+Key = tuple[str, int]
+
+
+def placed(partitions: int, factor: int, brokers: list[int]) -> dict[Key, tuple[int, ...]]:
+    return {("t", i): tuple(row) for i, row in enumerate(spread(partitions, factor, brokers))}
+
+
+def result(current: dict[Key, tuple[int, ...]], brokers: list[int]) -> dict[Key, tuple[int, ...]]:
+    return {**current, **plan(current, brokers)}
+
+
+def test_nothing_to_do() -> None:
+    assert plan(placed(12, 3, [1, 2, 3]), [1, 2, 3]) == {}
+
+
+def test_a_broker_is_added() -> None:
+    before = placed(12, 2, [1, 2, 3])
+    after = result(before, [1, 2, 3, 4])
+    counts = [sum(b in row for row in after.values()) for b in (1, 2, 3, 4)]
+    assert counts == [6, 6, 6, 6]
+    moved = sum(len(set(after[key]) - set(before[key])) for key in before)
+    assert moved == 6, "not one more than the new broker's share"
+    leaders = [row[0] for row in after.values()]
+    assert max(map(leaders.count, leaders)) <= 4
+
+
+def test_a_broker_goes() -> None:
+    before = placed(12, 2, [1, 2, 3, 4])
+    after = result(before, [1, 2, 3])
+    assert all(4 not in row for row in after.values())
+    assert all(set(before[key]) - {4} <= set(after[key]) for key in before), "the rest stays"
+
+
+def test_too_few() -> None:
+    with pytest.raises(ApiError, match="t-0 has 3 replicas, for 2 brokers"):
+        plan(placed(3, 3, [1, 2, 3]), [1, 2])
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 9), min_size=3, max_size=6, unique=True),
+    st.lists(st.integers(1, 9), min_size=3, max_size=6, unique=True),
+    st.integers(1, 3),
+)
+def test_any_plan(
+    partitions: int, factor: int, before: list[int], after: list[int], racks: int
+) -> None:
+    current = placed(partitions, factor, before)
+    rack_of: dict[int, str | None] = {b: f"rack-{b % racks}" for b in range(10)}
+    planned = {**current, **plan(current, after, rack_of)}
+    for key, row in planned.items():
+        assert len(row) == factor
+        assert len(set(row)) == factor
+        assert set(row) <= set(after)
+        kept = len({rack_of[b] for b in current[key] if b in after})
+        assert len({rack_of[b] for b in row}) >= kept, "no rack is given up"
