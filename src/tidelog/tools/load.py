@@ -12,12 +12,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.client.connection import CannotConnect
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, json_option, offset_value
 from tidelog.tools.output import note, show_json, show_table, size_text, time_text
@@ -26,7 +27,7 @@ from tidelog.tools.pairs import pairs
 if TYPE_CHECKING:
     from tidelog.pipeline.lake.jobs import Progress
     from tidelog.pipeline.lake.ledger import Manifest
-    from tidelog.pipeline.lake.load import LoadReport
+    from tidelog.pipeline.lake.options import LoadReport
     from tidelog.pipeline.lake.verify import VerifyReport
 
 _to_option = click.option(
@@ -203,7 +204,8 @@ def load(
     from tidelog.pipeline.lake.continuous import run_continuous
     from tidelog.pipeline.lake.files import lock
     from tidelog.pipeline.lake.ledger import LOCK
-    from tidelog.pipeline.lake.load import Loader, LoadOptions
+    from tidelog.pipeline.lake.load import Loader
+    from tidelog.pipeline.lake.options import LoadOptions
     from tidelog.pipeline.progress import Line
 
     kafka = {"bootstrap.servers": bootstrap, **pairs(properties, "--property")}
@@ -219,7 +221,7 @@ def load(
     def waiting(holder: str) -> None:
         note(f"waiting for another load into {to} ({holder})")
 
-    with lock(wanted.root / LOCK, wait=wait, waiting=waiting):
+    with _hint(), lock(wanted.root / LOCK, wait=wait, waiting=waiting):
         loader = Loader(wanted, spark, _show_progress(line))
 
         def show(report: LoadReport) -> None:
@@ -228,7 +230,20 @@ def load(
         if continuous:
             run_continuous(loader, 60 if interval is None else interval, show, _stop_on_term())
         else:
+            show(loader.run())
+            # --from is for the first one; the others go on where the ledger ends.
+            loader.options = replace(loader.options, start=None)
             _repeat(lambda: show(loader.run()), every)
+
+
+@contextlib.contextmanager
+def _hint() -> Iterator[None]:
+    try:
+        yield
+    except CannotConnect as error:
+        raise CannotConnect(
+            f"{error}; start one with `tidelog up`, or name another with -b"
+        ) from error
 
 
 def _stop_on_term() -> threading.Event:
@@ -240,9 +255,8 @@ def _stop_on_term() -> threading.Event:
 
 
 def _repeat(work: Callable[[], None], minutes: float | None) -> None:
-    """Once, or at every full interval since the start."""
+    """At every full interval from now on; not at all without one."""
     began = time.monotonic()
-    work()
     while minutes is not None:
         passed = time.monotonic() - began
         time.sleep(60 * minutes - passed % (60 * minutes))

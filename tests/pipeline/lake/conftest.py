@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from tidelog.pipeline.lake.load import LoadReport, load
+from tidelog.pipeline.lake.load import load
+from tidelog.pipeline.lake.options import LoadReport
 from tidelog.testing import LocalBroker
 
 

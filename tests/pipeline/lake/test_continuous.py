@@ -15,7 +15,8 @@ from waiting import until
 from tidelog.pipeline.lake.continuous import run_continuous
 from tidelog.pipeline.lake.files import LakeError, lock
 from tidelog.pipeline.lake.ledger import LOCK
-from tidelog.pipeline.lake.load import Loader, LoadOptions, LoadReport
+from tidelog.pipeline.lake.load import Loader
+from tidelog.pipeline.lake.options import LoadOptions, LoadReport
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
 

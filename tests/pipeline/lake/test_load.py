@@ -11,11 +11,13 @@ import pytest
 from cli import run as run_command
 from filling import fill
 from pipeline.lake.conftest import plain
+from waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics
 from tidelog.client.cluster import Cluster, TopicPartition
-from tidelog.client.partitions import delete_records
+from tidelog.client.fetcher import read_records
+from tidelog.client.partitions import delete_records, extents
 from tidelog.pipeline.lake.files import LakeError, lock
 from tidelog.pipeline.lake.ledger import LOCK, STAGING, Ledger, Manifest
 from tidelog.pipeline.lake.verify import history, verify
@@ -191,6 +193,64 @@ def test_what_a_dead_load_left_is_removed(filled: Filled, loads: Loads, lake: Pa
     assert [row.kind for row in history(lake)] == ["load", "cleanup"]
     with pytest.raises(LakeError, match="another load"):
         dead.publish(Manifest("load", "dead"))
+
+
+def test_holes_of_compaction(topic: str, lake: Path, spark: Any) -> None:
+    with LocalBroker({"log.cleaner.backoff.ms": "50"}) as broker:
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": "2000",
+            "min.cleanable.dirty.ratio": "0.01",
+        }
+        rows = [{"key": b"%d" % (i % 5), "value": b"%d" % i} for i in range(3000)]
+        fill(broker.bootstrap, topic, rows, configs=configs, batch__size=500)
+
+        def remaining() -> int:
+            with Cluster(broker.bootstrap) as cluster:
+                place = TopicPartition(topic, 0)
+                return len(list(read_records(cluster, place, extents(cluster, [place])[place])))
+
+        until(lambda: remaining() < 1000, "compaction")
+        report = tidelog.pipeline.load(topic, lake, bootstrap=broker.bootstrap, spark=spark)
+        assert report.rows < 1000
+        found = verify(lake)
+        assert found.ok, found.problems
+        assert found.total("offsets") == 3000
+        assert found.total("holes") == 3000 - report.rows
+        assert found.total("unchecked") == 0
+        # A record that is in the topic and not in the files is no hole.
+        (path,) = lake.glob("*.parquet")
+        kept = path.read_bytes()
+        pq.write_table(pq.read_table(path).slice(0, report.rows - 1), path)
+        assert any("1 record missing: offsets 2999" in row for row in verify(lake).problems)
+        path.write_bytes(kept)
+    gone = verify(lake)  # no broker any more: the holes can only be told
+    assert gone.ok and gone.total("unchecked") == 3000 - report.rows
+    assert "without a row" in gone.notes[0]
+
+
+def test_a_directory_that_is_not_empty(filled: Filled, loads: Loads, lake: Path) -> None:
+    lake.mkdir()
+    (lake / "mine.parquet").write_bytes(b"x")
+    with pytest.raises(LakeError, match=r"it is not empty \(mine\.parquet\)"):
+        loads(filled(["a"]))
+
+
+def test_bad_settings(filled: Filled, loads: Loads, lake: Path, tmp_path: Path) -> None:
+    topic = filled(["a"])
+    for options, reason in (
+        ({"value": "xml"}, "--value xml: one of bytes, text, json, csv"),
+        ({"errors": "ignore"}, "--errors ignore: one of fail, skip, dead-letter"),
+        ({"kafka": {"isolation.level": "x"}}, "kafka.isolation.level=x: write read_committed"),
+        ({"kafka": {"no.such": "x"}}, "kafka.no.such: there is no such option"),
+        ({"start": "nonsense"}, "start: 'nonsense' is not an offset"),
+        ({"target_bytes": 0}, "--target-bytes must be at least 1"),
+    ):
+        with pytest.raises(LakeError, match=reason):
+            loads(topic, **options)
+    away = run_command("load", topic, "--to", str(tmp_path / "x"), "-b", "127.0.0.1:1")
+    assert away.code == 1
+    assert "cannot reach a broker" in away.err and "start one with `tidelog up`" in away.err
 
 
 def test_verify_says_what_is_wrong(filled: Filled, loads: Loads, lake: Path) -> None:

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import FileEntry, State
+from tidelog.pipeline.lake.parquet import parquet_writer, sync_file
 from tidelog.pipeline.lake.schemas import from_spark_json, to_spark_json
 from tidelog.pipeline.lake.values import conform
-from tidelog.pipeline.lake.writing import WriteJob, parquet_writer, sync_file
+from tidelog.pipeline.lake.writing import WriteJob
 from tidelog.text import plural
 
 FANOUT = 8
@@ -90,7 +91,6 @@ def compact_task(job: WriteJob, task: int, entries: Iterable[FileEntry]) -> dict
         "bytes": path.stat().st_size,
         "parts": _parts(ordered),
         "schema": to_spark_json(schema),
-        "letters": False,
     }
 
 

@@ -22,7 +22,8 @@ from tidelog.clock import SystemClock
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import reason_of
 from tidelog.pipeline.lake.ledger import FOLDER, RangeEntry
-from tidelog.pipeline.lake.load import Loader, LoadReport
+from tidelog.pipeline.lake.load import Loader
+from tidelog.pipeline.lake.options import LoadReport
 from tidelog.pipeline.lake.spans import subtract
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions

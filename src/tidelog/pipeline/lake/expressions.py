@@ -91,14 +91,14 @@ def _with_folders(records: DataFrame, job: WriteJob) -> DataFrame:
     if VALUES in records.columns:
         fields = records.schema[VALUES].dataType.names
         frame = frame.select("*", *[f.col(f"{VALUES}.`{name}`").alias(name) for name in fields])
-    for i, part in enumerate(job.parts):
+    folders = {i: part for i, part in enumerate(job.parts) if not part.built_in}
+    for i, part in folders.items():
         try:
             frame = frame.withColumn(f"{BY_PREFIX}{i}", f.expr(part.expression).cast("string"))
         except (AnalysisException, ParseException) as error:
             reason = str(error).strip().splitlines()[0]
             raise LakeError(f"--by {part.expression}: {reason}") from None
-    folders = [f"{BY_PREFIX}{i}" for i in range(len(job.parts))]
-    return frame.select(*job.columns().names, RANGE, *folders)
+    return frame.select(*job.columns().names, RANGE, *[f"{BY_PREFIX}{i}" for i in folders])
 
 
 def with_sample(job: WriteJob, ranges: Sequence[OffsetRange]) -> WriteJob:

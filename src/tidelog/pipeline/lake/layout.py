@@ -116,7 +116,8 @@ def needs_spark(parts: Iterable[Part]) -> bool:
 
 def stored_columns(parts: Iterable[Part]) -> set[str]:
     """Columns that are told by a folder's name and therefore not in the files, as in Hive."""
-    return {part.name for part in parts if part.function is None and part.column == part.name}
+    told = {part.name for part in parts if part.function is None and part.column == part.name}
+    return told - {"offset"}  # which files are never without
 
 
 # -- in the task ------------------------------------------------------------------
@@ -130,7 +131,11 @@ def divide(
         return [("", batch)]
     codes, folders = None, [""]
     for i, part in enumerate(parts):
-        column = given.column(f"{BY_PREFIX}{i}") if given is not None else _value(part, batch)
+        if part.built_in:
+            column = _value(part, batch)
+        else:
+            assert given is not None
+            column = given.column(f"{BY_PREFIX}{i}")
         encoded = pc.dictionary_encode(column, null_encoding="encode")
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()

@@ -310,7 +310,8 @@ class Ledger:
 
     def abandon(self, load: str) -> None:
         """Our own load has failed: its files go."""
-        self.files.remove(f"{STAGING}/{load}")
+        if load:
+            self.files.remove(f"{STAGING}/{load}")
 
     def _create(self, manifest: Manifest) -> State:
         manifest = replace(
@@ -320,10 +321,14 @@ class Ledger:
             host=socket.gethostname(),
         )
         if not self.files.create(_name(manifest.number), manifest.encode()):
-            raise Overtaken(
-                "another load into this destination published before this one could: nothing of "
-                "this one was kept; run it again"
-            )
+            # A network file system may repeat a request that had succeeded: then it is ours.
+            there = self.manifest(manifest.number)
+            if there is None or not manifest.load or there.load != manifest.load:
+                self.abandon(manifest.load)
+                raise Overtaken(
+                    "another load into this destination published before this one could: nothing "
+                    "of this one was kept; run it again"
+                )
         self.state = self.state.after(manifest)
         if manifest.number % _SNAPSHOT_EVERY == 0:
             self.files.create(_name(manifest.number, ".snapshot.json"), self.state.encode())

@@ -10,18 +10,18 @@ destination already is never loaded twice.
 from __future__ import annotations
 
 import contextlib
-import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidelog.client.cluster import TopicPartition
-from tidelog.client.offsets import Extent, Kind, OffsetError, Position, parse_position
+from tidelog.client.offsets import Extent, Kind, Position
 from tidelog.clock import SystemClock
 from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.compact import choose, compact_task
@@ -39,6 +39,7 @@ from tidelog.pipeline.lake.ledger import (
     Manifest,
     RangeEntry,
 )
+from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
 from tidelog.pipeline.lake.schemas import (
     Conflict,
     from_spark_json,
@@ -46,9 +47,8 @@ from tidelog.pipeline.lake.schemas import (
     to_spark_json,
 )
 from tidelog.pipeline.lake.spans import Span, spans_text, union
-from tidelog.pipeline.lake.values import KINDS
-from tidelog.pipeline.lake.writing import COMPRESSIONS, ERRORS, WriteJob, too_many, write_task
-from tidelog.pipeline.options import ClientOptions, SourceOptions
+from tidelog.pipeline.lake.writing import WriteJob, too_many, write_task
+from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
@@ -59,69 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "localhost:9092"
-TARGET_BYTES = 128 << 20
 _MOST_ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """What the user wants; see ``tidelog load --help`` for each."""
-
-    topics: tuple[str, ...]
-    to: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    start: Position | None = None
-    until: Position | None = None
-    by: str | None = None
-    value: str | None = None
-    schema: str | None = None
-    separator: str | None = None
-    headers: bool | None = None
-    errors: str = "dead-letter"
-    max_errors: int | None = None
-    dead_letters: str | None = None
-    target_bytes: int = TARGET_BYTES
-    compression: str = "snappy"
-    compact: bool = True
-    on_loss: str = "fail"
-    on_corrupt: str = "fail"
-
-    def __post_init__(self) -> None:
-        _choose("value", self.value or "bytes", KINDS)
-        _choose("errors", self.errors, ERRORS)
-        _choose("compression", self.compression, COMPRESSIONS)
-        _choose("on-loss", self.on_loss, ("fail", "skip"))
-        _choose("on-corrupt", self.on_corrupt, ("fail", "skip"))
-        if self.schema is not None and self.value not in ("json", "csv"):
-            raise LakeError("--schema is for --value json or csv")
-        if self.separator is not None and (self.value != "csv" or len(self.separator) != 1):
-            raise LakeError("--separator is one character, for --value csv")
-        if self.target_bytes < 1:
-            raise LakeError("--target-bytes must be at least 1")
-        if re.match(r"[A-Za-z][\w+.-]+://", self.to) and not self.to.startswith("file://"):
-            raise LakeError(
-                f"--to {self.to}: only folders can be loaded into, on a local disk or a mount that "
-                "all executors share: a ledger needs files that can be created only once"
-            )
-
-    @property
-    def root(self) -> Path:
-        return Path(self.to.removeprefix("file://")).absolute()
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What a load did."""
-
-    number: int | None  # of its manifest; None if there was nothing to load
-    rows: int = 0
-    dead: int = 0
-    skipped: int = 0
-    lost: int = 0
-    files: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    compacted: int = 0  # files that became fewer
 
 
 def load(
@@ -135,11 +73,16 @@ def load(
     kafka: Mapping[str, str] | None = None,
     wait: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    continuous: bool = False,
+    interval: float = 60.0,
+    stop: threading.Event | None = None,
     **options: Any,
 ) -> LoadReport:
     """Load topics into a folder of Parquet files, from where the last load of it ended.
 
     ``options`` are the fields of :class:`LoadOptions`; ``kafka`` are settings of the client.
+    With ``continuous`` it goes on until ``stop`` is set, and looks for new records every
+    ``interval`` seconds; the report is then that of the last batch.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     settings = {"bootstrap.servers": bootstrap, **(kafka or {})}
@@ -147,12 +90,19 @@ def load(
         names,
         str(to),
         settings,
-        start=_position("start", start),
-        until=_position("until", until),
+        start=position_of("start", start),
+        until=position_of("until", until),
         **options,
     )
     with lock(wanted.root / LOCK, wait=wait):
-        return Loader(wanted, spark, progress).run()
+        loader = Loader(wanted, spark, progress)
+        if not continuous:
+            return loader.run()
+        from tidelog.pipeline.lake.continuous import run_continuous
+
+        reports = [LoadReport(None)]
+        run_continuous(loader, interval, reports.append, stop)
+        return reports[-1]
 
 
 class Loader:
@@ -168,15 +118,20 @@ class Loader:
         """``spark`` may be a function that makes the session, called when it is needed."""
         self.options = options
         self.ledger = Ledger(files or LocalFiles(options.root))
-        self.client = ClientOptions.parse(
-            {f"kafka.{name}": value for name, value in options.kafka.items()}
-        )
+        try:
+            self.client = ClientOptions.parse(
+                {f"kafka.{name}": value for name, value in options.kafka.items()}
+            )
+        except OptionError as error:
+            raise LakeError(str(error)) from None
         self._make_spark = spark if callable(spark) else None
         self._spark = None if callable(spark) else spark
         self._progress = progress
         self._clock = SystemClock()
         self._cluster_id: str | None = None
-        self.ledger.recover()
+        self._asked = False
+        if self.ledger.recover().number == 0:
+            check_empty(options.root)
         send_unsent(self.ledger, self.client, options.root, again=True)
         layout = self._layout()  # whatever is wrong with it is said before anything is read
         self._parts = parse_by(layout["by"]) if layout["by"] else ()
@@ -247,7 +202,10 @@ class Loader:
                 settings=settings,
                 query=query,
                 started_ms=started,
-                **_file_entries(results),
+                **_file_entries(
+                    [row for result in results for row in result["files"]],
+                    [row for result in results for row in result["letters"]],
+                ),
             )
             self._check_errors(manifest)
         except BaseException:
@@ -297,7 +255,7 @@ class Loader:
                     name,
                     removed=removed,
                     started_ms=started,
-                    **_file_entries([{"files": files}]),
+                    **_file_entries(files),
                 )
             )
             fewer += len(removed) - len(files)
@@ -307,7 +265,8 @@ class Loader:
 
     def source(self) -> SourceOptions:
         """The topics, for those who ask the cluster about them."""
-        names = self.options.topics or tuple(self.ledger.state.topics)
+        known = {place.topic for place in self.ledger.state.covered}
+        names = self.options.topics or tuple(sorted(known))
         if not names:
             raise LakeError("which topics? The destination is new: name them")
         return SourceOptions(self.client, Topics(subscribe=tuple(dict.fromkeys(names))))
@@ -319,7 +278,9 @@ class Loader:
             with self.client.cluster() as cluster:
                 return cluster.metadata([]).cluster_id
 
-        self._cluster_id = positions.retried(ask)
+        # Nobody waits a minute to hear of a wrong address; later on a broker may be restarting.
+        self._cluster_id = positions.retried(ask) if self._asked else ask()
+        self._asked = True
         known = self.ledger.state.cluster
         if known and self._cluster_id and known != self._cluster_id:
             raise LakeError(
@@ -378,7 +339,9 @@ class Loader:
         layout = self._layout()
         state = self.ledger.state
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started / 1000))
-        schema = to_spark_json(_user_schema(layout["schema"])) if layout["schema"] else state.schema
+        schema = state.schema
+        if layout["schema"]:
+            schema = to_spark_json(_user_schema(self.spark, layout["schema"]))
         return WriteJob(
             self.client,
             str(options.root),
@@ -483,8 +446,7 @@ class Loader:
             for number, result in sorted(results.items()):
                 try:
                     for file in result["files"]:
-                        if not file["letters"]:
-                            fields = merge_fields(fields, list(from_spark_json(file["schema"])))
+                        fields = merge_fields(fields, list(from_spark_json(file["schema"])))
                 except Conflict:
                     again[number] = tasks[number]
             schema = to_spark_json(pa.schema(fields)) if fields else None
@@ -505,6 +467,16 @@ class Loader:
 # -- small things -------------------------------------------------------------------
 
 
+def check_empty(root: Path) -> None:
+    """A new destination in a folder that has files already would be read together with them."""
+    names = [name for name in LocalFiles(root).names("") if name[0] not in "._"]
+    if names:
+        raise LakeError(
+            f"{root} has no ledger, but it is not empty ({names[0]}): readers would take "
+            "those files for records of the topics; load into a directory of its own"
+        )
+
+
 def _range_entries(results: Sequence[dict[str, Any]]) -> list[RangeEntry]:
     return [
         RangeEntry(**row | {"lost": union((a, b) for a, b in row["lost"])})
@@ -513,22 +485,27 @@ def _range_entries(results: Sequence[dict[str, Any]]) -> list[RangeEntry]:
     ]
 
 
-def _file_entries(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _file_entries(
+    files: Sequence[dict[str, Any]], letters: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     schemas: list[Any] = []
-    files: list[FileEntry] = []
-    letters: list[FileEntry] = []
-    for row in (file for result in results for file in result["files"]):
-        if not row["letters"] and row["schema"] not in schemas:
+    for row in files:
+        if row["schema"] not in schemas:
             schemas.append(row["schema"])
-        index = 0 if row["letters"] else schemas.index(row["schema"])
-        parts = tuple(tuple(part) for part in row["parts"])
-        entry = FileEntry(row["path"], row["rows"], row["bytes"], parts, index)
-        (letters if row["letters"] else files).append(entry)
-    return {"files": tuple(files), "letters": tuple(letters), "schemas": tuple(schemas)}
+    return {
+        "files": tuple(_file_entry(row, schemas.index(row["schema"])) for row in files),
+        "letters": tuple(_file_entry(row, 0) for row in letters),
+        "schemas": tuple(schemas),
+    }
 
 
-def _user_schema(text: str) -> pa.Schema:
-    """``name type, ...`` as in SQL."""
+def _file_entry(row: dict[str, Any], schema: int) -> FileEntry:
+    parts = tuple(tuple(part) for part in row["parts"])
+    return FileEntry(row["path"], row["rows"], row["bytes"], parts, schema)
+
+
+def _user_schema(_: SparkSession, text: str) -> pa.Schema:
+    """``name type, ...`` as in SQL; it is Spark that reads it, and a session must be there."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -539,13 +516,6 @@ def _user_schema(text: str) -> pa.Schema:
         raise LakeError(
             f'--schema {text}: write it as in SQL, "user string, n bigint"; {error}'
         ) from None
-
-
-def _position(name: str, text: str | None) -> Position | None:
-    try:
-        return None if text is None else parse_position(text)
-    except OffsetError as error:
-        raise LakeError(f"{name}: {error}") from None
 
 
 def _check_absolute(
@@ -560,8 +530,3 @@ def _check_absolute(
             raise LakeError(
                 f"--from {offset}: {place} has offsets {logs[place].start} to {logs[place].end - 1}"
             )
-
-
-def _choose(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise LakeError(f"--{name} {value}: one of {', '.join(known)}")

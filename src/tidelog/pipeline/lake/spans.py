@@ -48,17 +48,6 @@ def count(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def runs(offsets: Iterable[int]) -> Spans:
-    """Single offsets, in order, as spans."""
-    result: list[Span] = []
-    for offset in offsets:
-        if result and result[-1][1] == offset:
-            result[-1] = (result[-1][0], offset + 1)
-        else:
-            result.append((offset, offset + 1))
-    return tuple(result)
-
-
 def spans_text(spans: Iterable[Span], limit: int = 5) -> str:
     """``3, 7 to 12 and 2 more`` for people."""
     listed = list(spans)

@@ -32,7 +32,6 @@ from tidelog.pipeline.lake.schemas import (
 )
 from tidelog.pipeline.ranges import COLUMNS, HEADERS
 
-KINDS = ("bytes", "text", "json", "csv")
 _MOST_COLUMNS = 2_000
 # So few rows are quicker in Python than in several tries with Arrow: to see whether each is
 # JSON, and to fit each to the schema, which is slow.

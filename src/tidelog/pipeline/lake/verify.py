@@ -31,7 +31,6 @@ from tidelog.pipeline.lake.spans import (
     Spans,
     count,
     overlap,
-    runs,
     spans_text,
     subtract,
     union,
@@ -197,7 +196,7 @@ class _Verification:
                 )
                 rows = table.filter(mask)
             place = TopicPartition(row["topic"], row["partition"])
-            found.setdefault(place, []).append(rows["offset"].to_numpy())
+            found.setdefault(place, []).append(_spans(rows["offset"].to_numpy()))
 
     def _unknown_files(self) -> None:
         known = self._state.files.keys()
@@ -280,7 +279,7 @@ class _Verification:
         for batch in read_range(
             self._client, part, _OFFSET, on_loss=unreadable, on_corrupt=unreadable
         ):
-            present.append(batch.column(0).to_numpy())
+            present.append(_spans(batch.column(0).to_numpy()))
         spans, _ = _sorted_spans(present)
         found = tuple(both for one in askable for both in _within(spans, one))
         return found, count(rest) - count(askable)
@@ -356,24 +355,33 @@ def _read_offsets(path: Path, entry: FileEntry) -> pa.Table:
 
 
 def _sorted_spans(arrays: Sequence[np.ndarray]) -> tuple[Spans, Spans]:
-    """The offsets as spans, and those that are there more than once."""
+    """All spans of all files as one, and what is there more than once."""
     if not arrays:
         return (), ()
-    offsets = np.sort(np.concatenate(arrays))
-    steps = np.diff(offsets)
-    doubled = np.unique(offsets[1:][steps == 0])
-    unique = np.unique(offsets)
-    return _spans(unique), runs(doubled.tolist())
+    spans = np.concatenate(arrays)
+    starts, ends = spans[np.argsort(spans[:, 0], kind="stable")].T
+    reach = np.maximum.accumulate(ends)
+    twice = np.flatnonzero(starts[1:] < reach[:-1])
+    doubled = union(
+        zip(
+            starts[1:][twice].tolist(),
+            np.minimum(ends[1:], reach[:-1])[twice].tolist(),
+            strict=True,
+        )
+    )
+    breaks = np.flatnonzero(starts[1:] > reach[:-1])
+    firsts = starts[np.concatenate(([0], breaks + 1))]
+    lasts = reach[np.concatenate((breaks, [len(reach) - 1]))]
+    return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)), doubled
 
 
-def _spans(offsets: np.ndarray) -> Spans:
-    """Sorted, different offsets as spans."""
-    if not len(offsets):
-        return ()
+def _spans(offsets: np.ndarray) -> np.ndarray:
+    """The offsets of one file as rows (start, end); an offset that is there twice gives two."""
+    offsets = np.sort(offsets)
     breaks = np.flatnonzero(np.diff(offsets) != 1)
-    starts = offsets[np.concatenate(([0], breaks + 1))].tolist()
-    ends = (offsets[np.concatenate((breaks, [len(offsets) - 1]))] + 1).tolist()
-    return tuple(zip(starts, ends, strict=True))
+    starts = offsets[np.concatenate(([0], breaks + 1))]
+    ends = offsets[np.concatenate((breaks, [len(offsets) - 1]))] + 1
+    return np.stack((starts, ends), axis=1)
 
 
 def _within(spans: Spans, limits: Span) -> Spans:

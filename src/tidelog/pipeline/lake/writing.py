@@ -18,27 +18,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidelog.client.cluster import TopicPartition
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.layout import BY_PREFIX, Part, divide, stored_columns
 from tidelog.pipeline.lake.ledger import LETTERS, STAGING
-from tidelog.pipeline.lake.schemas import from_spark_json, to_spark_json
-from tidelog.pipeline.lake.values import Decoded, Decoder, conform
+from tidelog.pipeline.lake.parquet import FileSettings, FolderFile
+from tidelog.pipeline.lake.schemas import from_spark_json
+from tidelog.pipeline.lake.values import Decoded, Decoder
 from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import POLL_TIMEOUT, read_range
 from tidelog.pipeline.schema import TYPES
 
-ERRORS = ("fail", "skip", "dead-letter")
-COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
 # When Spark has records between: which range of its task a row is of, and what its value holds.
 RANGE, VALUES = "__range", "__values"
 
-_ROW_GROUP_BYTES = 64 << 20
 _MOST_BUFFERED = 256 << 20
 _MOST_OPEN = 200
 _PROGRESS_SECONDS = 0.5
@@ -238,9 +235,13 @@ class _Writer:
         self._dropped = stored_columns(job.parts)
         self._name = f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:4]}"
         self._count = 0
-        self._open: dict[str, _File] = {}
-        self._letters = _File(self, LETTERS, ".letters")
+        self._open: dict[str, FolderFile] = {}
         self._done: list[dict[str, Any]] = []
+        self._done_letters: list[dict[str, Any]] = []
+        self._files = FileSettings(job.staging, job.target_bytes, job.compression, job.value)
+        self._letters = FolderFile(
+            self._files, LETTERS, lambda: self._new_name(".letters"), self._done_letters
+        )
         self._rows = 0
         self._bad = 0
         self._next_progress = 0.0
@@ -262,15 +263,15 @@ class _Writer:
             good = good.drop_columns(HEADERS)
         for folder, rows in divide(self._job.parts, good, given):
             if rows.num_rows:
-                self._file(folder).add(part, rows)
+                self._file(folder).add(part, self._stored(rows))
         while sum(file.buffered for file in self._open.values()) > _MOST_BUFFERED:
             max(self._open.values(), key=lambda file: file.buffered).flush()
 
-    def _file(self, folder: str) -> _File:
+    def _file(self, folder: str) -> FolderFile:
         """The file of a folder; the one that was used last is the last in the table."""
         file = self._open.pop(folder, None)
         if file is None:
-            file = _File(self, folder, ".parquet")
+            file = FolderFile(self._files, folder, lambda: self._new_name(".parquet"), self._done)
             if len(self._open) >= _MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()
         self._open[folder] = file
@@ -297,22 +298,14 @@ class _Writer:
         rows = rows.append_column("load", pa.array([self._job.load] * len(reasons), pa.string()))
         self._letters.add(part, rows.cast(LETTER_SCHEMA))
 
-    # -- for _File --
+    def _stored(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Without what the folder's name tells."""
+        dropped = [name for name in rows.schema.names if name in self._dropped]
+        return rows.drop_columns(dropped) if dropped else rows
 
-    @property
-    def job(self) -> WriteJob:
-        return self._job
-
-    @property
-    def dropped(self) -> set[str]:
-        return self._dropped
-
-    def new_name(self, suffix: str) -> str:
+    def _new_name(self, suffix: str) -> str:
         self._count += 1
         return f"{self._name}-{self._count - 1}{suffix}"
-
-    def written(self, entry: dict[str, Any]) -> None:
-        self._done.append(entry)
 
     # -- the end --
 
@@ -335,6 +328,7 @@ class _Writer:
                 for part, account in self.accounts.items()
             ],
             "files": self._done,
+            "letters": self._done_letters,
         }
 
     def discard(self) -> None:
@@ -353,125 +347,6 @@ class _Writer:
             (self._job.staging / f"{self._task}.progress").write_text(json.dumps(told))
         except OSError:
             return  # the load may have been given up, which the next file will tell
-
-
-class _File:
-    """Rows of one folder: a buffer, and the Parquet file that is being written."""
-
-    def __init__(self, owner: _Writer, folder: str, suffix: str) -> None:
-        self._owner = owner
-        self._folder = folder
-        self._suffix = suffix
-        self._batches: list[pa.RecordBatch] = []
-        self._parts: dict[tuple[str, int], list[int]] = {}
-        self._sink: pa.NativeFile | None = None
-        self._writer: pq.ParquetWriter | None = None
-        self._schema: pa.Schema | None = None
-        self._name = ""
-        self._rows = 0
-        self._row_group_bytes = min(_ROW_GROUP_BYTES, owner.job.target_bytes)
-        self.buffered = 0
-
-    def add(self, part: OffsetRange, rows: pa.RecordBatch) -> None:
-        pieces = -(-rows.nbytes // self._row_group_bytes)
-        step = max(1, -(-rows.num_rows // max(1, pieces)))
-        for start in range(0, rows.num_rows, step):
-            self._add(part, rows.slice(start, step))
-
-    def _add(self, part: OffsetRange, rows: pa.RecordBatch) -> None:
-        offsets = rows.column("offset")
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
-        dropped = [name for name in rows.schema.names if name in self._owner.dropped]
-        if dropped and self._suffix == ".parquet":
-            rows = rows.drop_columns(dropped)
-        if self._schema is not None and rows.schema != self._schema:
-            if self._writer is not None:
-                self.close()  # a file has one schema
-            else:
-                kind = pa.struct(rows.schema)
-                self._batches = [_grown(batch, kind) for batch in self._batches]
-        self._schema = rows.schema
-        self._batches.append(rows)
-        self._rows += rows.num_rows
-        self.buffered += rows.nbytes
-        known = self._parts.setdefault((part.topic, part.partition), [first, last, 0])
-        known[0], known[1] = min(known[0], first), max(known[1], last)
-        known[2] += rows.num_rows
-        if self.buffered >= self._row_group_bytes:
-            self.flush()
-            if self._sink is not None and self._sink.tell() >= self._owner.job.target_bytes:
-                self.close()
-
-    def flush(self) -> None:
-        """What is buffered becomes a row group."""
-        if not self._batches:
-            return
-        job = self._owner.job
-        if self._writer is None:
-            self._name = self._owner.new_name(self._suffix)
-            self._sink = pa.OSFile(str(job.staging / f"{self._name}.staged"), "wb")
-            self._writer = parquet_writer(self._sink, self._schema, job.compression, job.value)
-        table = pa.Table.from_batches(self._batches)
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        self._batches.clear()
-        self.buffered = 0
-
-    def close(self) -> None:
-        """The file is whole and safe on disk."""
-        self.flush()
-        if self._writer is None:
-            return
-        assert self._sink is not None
-        self._writer.close()
-        self._sink.close()
-        path = self._owner.job.staging / f"{self._name}.staged"
-        sync_file(path)
-        folder = f"{self._folder}/" if self._folder else ""
-        self._owner.written(
-            {
-                "path": folder + self._name,
-                "rows": self._rows,
-                "bytes": path.stat().st_size,
-                "parts": [[*place, *counts] for place, counts in self._parts.items()],
-                "schema": to_spark_json(self._schema),
-                "letters": self._suffix == ".letters",
-            }
-        )
-        self._writer = self._sink = self._schema = None
-        self._parts = {}
-        self._rows = 0
-
-    def abandon(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-            (self._owner.job.staging / f"{self._name}.staged").unlink(missing_ok=True)
-
-
-def parquet_writer(sink: Any, schema: pa.Schema, compression: str, value: str) -> pq.ParquetWriter:
-    """Plain Parquet that every reader knows."""
-    # Keys and values as they came are rarely worth a dictionary or a minimum and maximum.
-    raw = [] if value in ("json", "csv") else ["value"]
-    small = [name for name in schema.names if name not in ("key", "offset", HEADERS, *raw)]
-    flat = not any(pa.types.is_nested(schema.field(name).type) for name in small)
-    return pq.ParquetWriter(
-        sink,
-        schema,
-        compression=compression,
-        use_dictionary=small if flat else True,
-        write_statistics=[*small, "offset"] if flat else True,
-    )
-
-
-def sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _grown(batch: pa.RecordBatch, kind: pa.StructType) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(conform(batch.to_struct_array(), kind))
 
 
 def too_many(bad: int, most: int, where: str) -> str:
