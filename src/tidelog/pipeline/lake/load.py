@@ -132,7 +132,6 @@ class Loader:
         self._asked = False
         if self.ledger.recover().number == 0:
             check_empty(options.root)
-        send_unsent(self.ledger, self.client, options.root, again=True)
         layout = self._layout()  # whatever is wrong with it is said before anything is read
         self._parts = parse_by(layout["by"]) if layout["by"] else ()
 
@@ -288,6 +287,9 @@ class Loader:
                 f"{self._cluster_id}: the same offsets are other records there; load into another "
                 "directory"
             )
+
+        # Only now: what a dead process left to be sent is for the topics of this cluster.
+        send_unsent(self.ledger, self.client, self.options.root, again=True)
 
     def check_topics(self, logs: Logs) -> None:
         """And so they are in a topic that was made again."""

@@ -9,8 +9,9 @@ the frame is being read takes files away: make it again then.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from tidelog.pipeline.lake.values import Decoder, conform_any
 from tidelog.pipeline.lake.verify import open_ledger
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.schema import TYPES
+from tidelog.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -51,17 +53,21 @@ def read_lake(
     The cut between the two is exact: the offset up to which the ledger has each partition.
     """
     ledger = open_ledger(to)
-    ledger.settle_all()
+    with contextlib.suppress(OSError):  # one who may only read waits for the next load
+        ledger.settle_all()
     state = ledger.state
     if state.schema is None:
         raise LakeError(f"{to}: no records were loaded yet")
     lake = _files(spark, state, Path(to).absolute())
     if not live:
         return lake
-    if bootstrap is None:
-        loads = [row for row in ledger.manifests() if "bootstrap" in row.settings]
-        bootstrap = loads[-1].settings["bootstrap"]
-    return _topic(spark, state, bootstrap, lake)
+    settings = [row.settings for row in ledger.manifests() if "bootstrap" in row.settings][-1]
+    committed = "read_committed" if settings.get("read_committed") else "read_uncommitted"
+    kafka = {
+        "kafka.bootstrap.servers": bootstrap or settings["bootstrap"],
+        "kafka.isolation.level": committed,
+    }
+    return _topic(spark, state, kafka, lake)
 
 
 def _files(spark: SparkSession, state: State, root: Path) -> DataFrame:
@@ -121,12 +127,19 @@ def _columns(frame: DataFrame, wanted: Any, parts: tuple[Part, ...]) -> DataFram
 # -- what is not loaded yet -----------------------------------------------------------
 
 
-def _topic(spark: SparkSession, state: State, bootstrap: str, lake: DataFrame) -> DataFrame:
+def _topic(
+    spark: SparkSession, state: State, kafka: Mapping[str, str], lake: DataFrame
+) -> DataFrame:
     from pyspark.sql import functions as f
 
-    client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
-    with client.cluster() as cluster:
-        views = cluster.topics(state.topics or {place.topic for place in state.covered})
+    with ClientOptions.parse(kafka).cluster() as cluster:
+        views = cluster.topics({place.topic for place in state.covered})
+    for name, view in views.items():
+        if state.topics.get(name, uuid_text(view.topic_id)) != uuid_text(view.topic_id):
+            raise LakeError(
+                f"topic {name!r} was deleted and created again since it was loaded, or it is "
+                "another cluster's: lake and topic do not belong together"
+            )
     # New partitions are read from their start (-2), as the next load would.
     starts = {
         name: {
@@ -138,7 +151,7 @@ def _topic(spark: SparkSession, state: State, bootstrap: str, lake: DataFrame) -
     headers = state.layout.get("headers", False)
     frame = (
         spark.read.format("tidelog")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**kafka)
         .option("subscribe", ",".join(sorted(views)))
         .option("startingOffsets", json.dumps(starts))
         .option("includeHeaders", str(headers).lower())
