@@ -202,7 +202,7 @@ def load(
         raise click.UsageError("--interval is for --continuous; --every has minutes")
     _need_spark()
     from tidelog.pipeline.lake.continuous import run_continuous
-    from tidelog.pipeline.lake.files import lock
+    from tidelog.pipeline.lake.files import LakeError, lock
     from tidelog.pipeline.lake.ledger import LOCK
     from tidelog.pipeline.lake.load import Loader
     from tidelog.pipeline.lake.options import LoadOptions
@@ -216,7 +216,10 @@ def load(
     def spark() -> Any:
         from tidelog.pipeline.spark import session
 
-        return session("tidelog load", master=master, settings=spark_settings)
+        try:
+            return session("tidelog load", master=master, settings=spark_settings)
+        except (ValueError, RuntimeError) as error:
+            raise LakeError(str(error)) from error
 
     def waiting(holder: str) -> None:
         note(f"waiting for another load into {to} ({holder})")
