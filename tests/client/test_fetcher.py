@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +51,20 @@ def values_of(fetched: Fetched) -> list[bytes | None]:
         for record in records_of(batch)
         if record.offset >= fetched.offset
     ]
+
+
+def test_a_program_with_many_open_files(cluster: Cluster, broker: LocalBroker, topic: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000:
+        pytest.skip("this system allows no 2000 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    admin.create_topics(cluster, [NewTopic(topic)])
+    row = TopicPartition(topic, 0)
+    produce(broker, row, [b"x"])
+    with contextlib.ExitStack() as files:
+        for _ in range(1100):
+            files.enter_context(open(os.devnull))
+        assert [r.value for r in read_records(cluster, row, Extent(0, 1))] == [b"x"]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -15,7 +15,7 @@ positions.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -115,10 +115,10 @@ class Fetcher:
             waiting = [request.connection for request in self._requests.values()]
             if self._refresh_at is not None:
                 timeout = min(timeout, _RETRY_PAUSE)
-            readable, _, _ = select.select(waiting, [], [], max(0.0, timeout))
+            readable = _readable(waiting, timeout)
             result: list[Fetched] = []
             for leader, request in list(self._requests.items()):
-                if request.connection in readable:
+                if request.connection.fileno() in readable:
                     del self._requests[leader]
                     response = request.connection.receive()
                     assert isinstance(response, FetchResponse)
@@ -292,3 +292,11 @@ def read_records(
                 raise BrokerUnreachable(f"{partition}: nothing came in {timeout:g} seconds")
     finally:
         fetcher.close()
+
+
+def _readable(connections: Iterable[Connection], timeout: float) -> set[int]:
+    """The files of those with an answer.  Not ``select``: it knows only 1024 files."""
+    poll = select.poll()
+    for connection in connections:
+        poll.register(connection.fileno(), select.POLLIN)
+    return {fd for fd, _ in poll.poll(max(0.0, timeout) * 1000)}
