@@ -2,6 +2,13 @@
 
 Everything is written once, against one interface (``keeper.py``): a tree of znodes as
 ZooKeeper has it.  On one machine the ``embedded`` keeper serves it from a journal in the
-data directory.  ``paths.py`` names every znode, ``metadata.py`` is the immutable value
-that brokers act on, ``controller.py`` the only one who changes it.
+data directory; brokers of a cluster share a real ``zookeeper`` (``zookeeper_server.py`` starts
+one).  ``paths.py`` names every znode, ``registry.py`` reads and writes them in words,
+``metadata.py`` is the immutable value that brokers act on.
+
+``controller.py`` is the only one who changes what exists.  In a cluster it is one of the
+brokers, and also decides who leads (``cluster_controller.py``); its decisions are pure
+functions: ``elections.py`` (leaders, moves), ``topics.py`` (names, where new replicas go),
+``placement.py`` (which replicas to move).  How they reach the brokers is in ``broker/``:
+``membership.py``, ``propagation.py``, ``orders.py``.
 """

@@ -119,5 +119,15 @@ class IsrChanges:
     def _refused(self, partition: Partition, code: ErrorCode) -> None:
         name = f"{partition.topic}-{partition.index}"
         log.info("%s: the controller refuses a new in-sync set: %s", name, code.name)
-        if partition.in_sync_state is not None:
-            partition.in_sync_state.give_up()
+        state = partition.in_sync_state
+        if state is None:
+            return
+        asked = state.proposed
+
+        def give_up() -> None:
+            if state.proposed is asked:
+                state.give_up()
+
+        # Not at once: the order that says how things are is on its way, and until then the
+        # next fetch would only ask the same again.
+        asyncio.get_running_loop().call_later(_RETRY_SECONDS, give_up)
