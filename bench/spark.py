@@ -69,9 +69,10 @@ class Contest:
 
     def run(self, runs: Mapping[str, Run], name: str) -> dict[str, list[float]]:
         """All in turn, after a run of each that is not recorded."""
-        self.bench.progress(f"{name}: warming up")
-        for work in runs.values():
-            work()
+        if not (self.bench.quick and name.startswith("read")):  # warm already
+            self.bench.progress(f"{name}: warming up")
+            for work in runs.values():
+                work()
         said = self.bench.progress
         return in_turn(self.bench.few, dict(runs), lambda text: said(f"{name}: {text}"))
 
@@ -131,11 +132,11 @@ def measure(bench: Bench) -> Section:
         _warm_up(contest, topics)
         section.rows += [_noop(contest, topic) for topic in topics]
         section.rows += [_load(contest, topic) for topic in topics]
-        if jars and not bench.quick:
-            plain = topics[: len(ROWS)]
+        if not bench.quick:
+            plain = topics[: len(ROWS)] if jars else []
             section.rows += [_tuned(contest, topic, "read", 1) for topic in plain]
             section.rows += [_tuned(contest, topic, "load", LOAD_GOAL) for topic in plain]
-        section.rows.append(_parquet(contest, topics[0]))
+            section.rows.append(_parquet(contest, topics[0]))
         section.rows += _streams(contest, topics[0])
         section.rows += [_write(contest, value) for value in ROWS]
         section.rows.append(_plan(contest))
@@ -161,7 +162,6 @@ def _warm_up(contest: Contest, topics: Sequence[Topic]) -> None:
         for who, jobs in contest.jobs.items():
             contest.bench.progress(f"warming up: {who}, {topic.name}")
             spark_jobs.check(who, jobs.count(topic.name), topic.rows)
-            jobs.noop(topic.name)
 
 
 def _size(value: int) -> str:
@@ -220,7 +220,7 @@ def _streams(contest: Contest, topic: Topic) -> list[Row]:
     rows = [contest.rates(name, runs, topic)]
     with connect(contest.broker.port) as sock:
         make_topic(sock, "spark-small")
-        for _ in range(_SMALL_BATCHES):
+        for _ in range(_SMALL_BATCHES // 2 if contest.bench.quick else _SMALL_BATCHES):
             try_produce(sock, produce_request(batch_of(0)[0], "spark-small"))
     runs = {who: partial(jobs.small_batch, "spark-small") for who, jobs in contest.jobs.items()}
     return [*rows, contest.times("a micro-batch of one record", "ms", runs)]
@@ -239,7 +239,9 @@ def _write(contest: Contest, value: int) -> Row:
 
 def _plan(contest: Contest) -> Row:
     many = MANY // 5 if contest.bench.quick else MANY
-    fill(contest.broker.port, "spark-many", 100, 1, partitions=many)
+    with connect(contest.broker.port) as sock:
+        make_topic(sock, "spark-many", many)
+        try_produce(sock, produce_request(batch_of(0)[0], "spark-many", partitions=many))
     tasks: dict[str, int] = {}
 
     def plan(who: str, jobs: Jobs) -> float:

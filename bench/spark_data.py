@@ -50,7 +50,7 @@ def fill(
     """Write at least so many records, the same number to each partition; returns how many."""
     made, count = batches(value, codec)
     turns = -(-rows // (count * partitions))
-    requests = cycle([produce_request(batch, topic, partitions=partitions) for batch in made])
+    requests = (produce_request(batch, topic, partitions=partitions) for batch in cycle(made))
     with connect(port) as sock:
         make_topic(sock, topic, partitions)
         size = try_produce(sock, next(requests))
