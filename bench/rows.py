@@ -39,7 +39,9 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "partitions": partitions.measure,
     "memory": footprint.measure,
     "start": startup.measure,
-    "spark": spark.measure,  # last: its JVM stays until we end
+    # These two share a session; they are last, because its JVM stays until we end.
+    "spark": spark.measure,
+    "spark-load": spark.loads,
 }
 
 # What sections share is ended before these.

@@ -7,9 +7,9 @@ and the compiled decoder fall on nobody.  The planning of every query is in its 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from bench.wire import batch_of, connect, make_topic, produce_request, try_produ
 from tidelog.testing.local import LocalBroker
 from tidelog.wire.compression import Codec
 
-ROWS = {100: 2_000_000, 1024: 400_000}  # a fifth of it in a quick run
+ROWS = {100: 1_000_000, 1024: 200_000}  # a fifth of it in a quick run
 PARTITIONS = 4
 LOAD_GOAL = 3.0
 MANY = 1000
@@ -66,6 +66,14 @@ class Contest:
     bench: Bench
     broker: LocalBroker
     jobs: Mapping[str, Jobs]  # by contender
+    peer: str  # for captions
+    topics: list[Topic] = field(default_factory=list)
+
+    @property
+    def tuned(self) -> list[Topic]:
+        """Those that are also read by a connector whose user knows its settings."""
+        some = "kafka" in self.jobs and not self.bench.quick
+        return self.topics[: len(ROWS)] if some else []
 
     def run(self, runs: Mapping[str, Run], name: str) -> dict[str, list[float]]:
         """All in turn, after a run of each that is not recorded."""
@@ -92,55 +100,80 @@ class Contest:
         return row(name, unit, self.run(runs, name), less_is_better=True, note=note)
 
 
+_CAPTION = (
+    f"{PARTITIONS} partitions on a tidelog broker, records with a key in batches of 64 KiB before "
+    "compression, all columns, one warm session, planning included"
+)
+_TUNED_CAPTION = (
+    ", same broker, at its defaults or tuned (max.poll.records 50,000, max.partition.fetch.bytes "
+    "8 MiB, fetch.max.wait.ms 10)"
+)
+_FLOOR_CAPTION = (
+    "; read: into noop; floor: one confluent-kafka consumer that touches the values, no Spark"
+)
+_LOAD_CAPTION = (
+    "; into snappy Parquet: tidelog.pipeline.load, with files that are flushed to disk and a "
+    "ledger, against df.write.parquet"
+)
 _SHOWN = {"tidelog": "tidelog", "kafka": "connector", "floor": "consumer"}
+
+
+_shared: list[Contest] = []  # while it runs
+
+
+def shared(bench: Bench) -> Contest:
+    """The session, the broker and the topics of both sections; ended with the bench's stack."""
+    if not _shared:
+        bench.stack.callback(_shared.clear)
+        _shared.append(_start(bench, bench.stack))
+    return _shared[0]
+
+
+def _start(bench: Bench, stack: ExitStack) -> Contest:
+    allow_descriptors(40_000)  # the broker inherits it
+    jars: list[Path] = []
+    peer = "; without Spark's own connector"
+    if bench.kafka:
+        try:
+            jars = connector()
+            peer = f"; Kafka: Spark's connector {connector_version()}, Spark {version('pyspark')}"
+        except NoKafka as error:
+            peer += f": {error}"
+    folder = stack.enter_context(data_folder(bench))
+    folder.mkdir()
+    broker = stack.enter_context(running_broker(bench, LISTENER))
+    bench.progress("starting Spark")
+    spark = stack.enter_context(spark_jobs.session(jars))
+    jobs = {"tidelog": Jobs(spark, "tidelog", broker.bootstrap, folder)}
+    if jars:
+        jobs["kafka"] = Jobs(spark, "kafka", broker.bootstrap, folder)
+    contest = Contest(bench, broker, jobs, peer)
+    contest.topics.extend(_fill(contest))
+    _warm_up(contest)
+    return contest
 
 
 def measure(bench: Bench) -> Section:
     """Reading, streaming, writing, planning, growth."""
-    section = Section(
-        "spark",
-        f"{PARTITIONS} partitions on a tidelog broker, records with a key in batches of 64 KiB "
-        "before compression, read with all columns in one warm session, planning included",
-    )
-    allow_descriptors(40_000)  # the broker inherits it
-    jars: list[Path] = []
-    if bench.kafka:
-        try:
-            jars = connector()
-            section.caption += (
-                f"; Kafka: Spark's connector {connector_version()}, Spark {version('pyspark')}, "
-                "same broker, at its defaults or tuned (max.poll.records 50,000, "
-                "max.partition.fetch.bytes 8 MiB, fetch.max.wait.ms 10)"
-            )
-        except NoKafka as error:
-            section.caption += f"; without Spark's own connector: {error}"
-    section.caption += (
-        "; floor: one confluent-kafka consumer that touches the values, no Spark; load: tidelog's "
-        "files are flushed to disk and in a ledger, the connector's are by df.write.parquet"
-    )
-    with ExitStack() as stack:
-        folder = stack.enter_context(data_folder(bench))
-        folder.mkdir()
-        broker = stack.enter_context(running_broker(bench, LISTENER))
-        bench.progress("starting Spark")
-        spark = stack.enter_context(spark_jobs.session(jars))
-        jobs = {"tidelog": Jobs(spark, "tidelog", broker.bootstrap, folder)}
-        if jars:
-            jobs["kafka"] = Jobs(spark, "kafka", broker.bootstrap, folder)
-        contest = Contest(bench, broker, jobs)
-        topics = _fill(contest)
-        _warm_up(contest, topics)
-        section.rows += [_noop(contest, topic) for topic in topics]
-        section.rows += [_load(contest, topic) for topic in topics]
-        if not bench.quick:
-            plain = topics[: len(ROWS)] if jars else []
-            section.rows += [_tuned(contest, topic, "read", 1) for topic in plain]
-            section.rows += [_tuned(contest, topic, "load", LOAD_GOAL) for topic in plain]
-            section.rows.append(_parquet(contest, topics[0]))
-        section.rows += _streams(contest, topics[0])
-        section.rows += [_write(contest, value) for value in ROWS]
-        section.rows.append(_plan(contest))
-        section.rows += _growth(contest, topics[0])
+    contest = shared(bench)
+    section = Section("spark", _CAPTION + contest.peer + _TUNED_CAPTION + _FLOOR_CAPTION)
+    section.rows += [_noop(contest, topic) for topic in contest.topics]
+    section.rows += [_tuned_noop(contest, topic) for topic in contest.tuned]
+    section.rows += _streams(contest, contest.topics[0])
+    section.rows += [_write(contest, value) for value in ROWS]
+    section.rows.append(_plan(contest))
+    section.rows += _growth(contest, contest.topics[0])
+    return section
+
+
+def loads(bench: Bench) -> Section:
+    """Into Parquet."""
+    contest = shared(bench)
+    section = Section("spark-load", _CAPTION + contest.peer + _TUNED_CAPTION + _LOAD_CAPTION)
+    section.rows += [_load(contest, topic) for topic in contest.topics]
+    section.rows += [_tuned_load(contest, topic) for topic in contest.tuned]
+    if not bench.quick:
+        section.rows.append(_parquet(contest, contest.topics[0]))
     return section
 
 
@@ -156,9 +189,9 @@ def _fill(contest: Contest) -> list[Topic]:
     return topics
 
 
-def _warm_up(contest: Contest, topics: Sequence[Topic]) -> None:
+def _warm_up(contest: Contest) -> None:
     """The first queries of a JVM are several times slower; and everybody must find every row."""
-    for topic in topics:
+    for topic in contest.topics:
         for who, jobs in contest.jobs.items():
             contest.bench.progress(f"warming up: {who}, {topic.name}")
             spark_jobs.check(who, jobs.count(topic.name), topic.rows)
@@ -183,32 +216,30 @@ def _noop(contest: Contest, topic: Topic) -> Row:
 
 def _load(contest: Contest, topic: Topic) -> Row:
     runs = {who: partial(jobs.load, topic.name, topic.rows) for who, jobs in contest.jobs.items()}
-    return contest.rates(f"load into Parquet, {_named(topic)}", runs, topic, LOAD_GOAL)
+    return contest.rates(f"{_named(topic)}", runs, topic, LOAD_GOAL)
 
 
-def _tuned(contest: Contest, topic: Topic, what: str, goal: float) -> Row:
-    """Beside a connector whose user knows its settings."""
-    ours, theirs = contest.jobs["tidelog"], contest.jobs["kafka"]
-    runs: dict[str, Run]
-    if what == "read":
-        runs = {
-            "tidelog": partial(ours.noop, topic.name),
-            "kafka": partial(theirs.noop, topic.name, **TUNED),
-        }
-    else:
-        runs = {
-            "tidelog": partial(ours.load, topic.name, topic.rows),
-            "kafka": partial(theirs.load, topic.name, topic.rows, **TUNED),
-        }
-    name = "read" if what == "read" else "load into Parquet"
-    return contest.rates(f"{name}, {_named(topic)}, connector tuned", runs, topic, goal)
+def _tuned_noop(contest: Contest, topic: Topic) -> Row:
+    runs = {
+        "tidelog": partial(contest.jobs["tidelog"].noop, topic.name),
+        "kafka": partial(contest.jobs["kafka"].noop, topic.name, **TUNED),
+    }
+    return contest.rates(f"read, {_named(topic)}, connector tuned", runs, topic)
+
+
+def _tuned_load(contest: Contest, topic: Topic) -> Row:
+    runs = {
+        "tidelog": partial(contest.jobs["tidelog"].load, topic.name, topic.rows),
+        "kafka": partial(contest.jobs["kafka"].load, topic.name, topic.rows, **TUNED),
+    }
+    return contest.rates(f"{_named(topic)}, connector tuned", runs, topic, LOAD_GOAL)
 
 
 def _parquet(contest: Contest, topic: Topic) -> Row:
     runs = {
         who: partial(jobs.parquet, topic.name, topic.rows) for who, jobs in contest.jobs.items()
     }
-    return contest.rates(f"DataFrame into Parquet, {_named(topic)}", runs, topic)
+    return contest.rates(f"{_named(topic)}, both by df.write.parquet", runs, topic)
 
 
 def _streams(contest: Contest, topic: Topic) -> list[Row]:

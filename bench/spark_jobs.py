@@ -36,7 +36,8 @@ def session(jars: Sequence[Path]) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        with contextlib.suppress(Exception):  # an interrupted call leaves its socket unusable
+            spark.stop()
 
 
 @dataclass(frozen=True, slots=True)
