@@ -110,6 +110,11 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         spark.range(3).write.saveAsTable("numbers")
         print(spark.table("numbers").count())
         print(len(os.listdir(os.environ["TMPDIR"])) > 0)
+        java = spark.sparkContext._gateway.proc.pid
+        spark.stop()
+        again = tidelog.pipeline.session("again", cores=1)  # in the same JVM
+        print(again.sparkContext.appName, again.range(5).count())
+        print(again.sparkContext._gateway.proc.pid == java)
     """
     done = python(
         script,
@@ -126,6 +131,9 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         "false",
         "yes",
         "3",
+        "True",
+        "again",
+        "5",
         "True",
     ]
     assert done.stderr == ""

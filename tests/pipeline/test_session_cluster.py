@@ -48,6 +48,7 @@ def drive(
     )
 
 
+@pytest.mark.timeout(400)  # four JVMs and a few Python processes start
 def test_the_package_is_sent_to_executors(cluster, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     alone = drive(cluster, python, "", start="import pyarrow, tidelog")

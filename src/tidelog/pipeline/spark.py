@@ -105,7 +105,7 @@ def session(
         given = {**dict(SparkConf().getAll()), **given}
     given = {**_defaults(name, given.get("spark.master"), cores, ui, folder.path), **given}
     local = given["spark.master"].startswith("local")
-    if not submitted:
+    if SparkContext._gateway is None:  # otherwise a JVM is there, of a session that was stopped
         _choose_python(given, local)
         given["spark.driver.extraJavaOptions"] = " ".join(
             [_log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
