@@ -46,6 +46,7 @@ VERSION = 16
 _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _RETRY_SECONDS = 0.1  # after an error of one partition
+_TOGETHER_SECONDS = 0.03
 _AT_ONCE = 1 << 20  # bytes appended before others have their turn
 
 Key = tuple[bytes, int]
@@ -200,6 +201,9 @@ class LeaderFetcher:
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({asking, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                # A thousand partitions come one by one: they share the next request.
+                await asyncio.wait({asking}, timeout=_TOGETHER_SECONDS)
             if not asking.done():
                 # There are other partitions to fetch now: the leader need not keep us waiting.
                 peer.close()

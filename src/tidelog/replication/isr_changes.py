@@ -118,7 +118,7 @@ class IsrChanges:
 
     def _refused(self, partition: Partition, code: ErrorCode) -> None:
         name = f"{partition.topic}-{partition.index}"
-        log.info("%s: the controller refuses a new in-sync set: %s", name, code.name)
+        log.debug("%s: the controller refuses a new in-sync set: %s", name, code.name)
         state = partition.in_sync_state
         if state is None:
             return
