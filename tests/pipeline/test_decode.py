@@ -367,7 +367,10 @@ def test_a_flipped_bit_never_gives_a_wrong_record(seed: int) -> None:
 def test_hostile_bytes_with_right_crcs() -> None:
     """In a process of its own, with guard pages and numba's own checks of every index."""
     command = [sys.executable, "-m", "pipeline.decode_fuzz", "--count", "1500", "--seed", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, check=False, env=found
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1500 answers" in done.stdout
 
