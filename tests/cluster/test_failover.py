@@ -180,7 +180,7 @@ def test_a_broker_is_added(own_cluster: LocalCluster) -> None:
         until(lambda b=broker: len(metadata(b).brokers) == 4, "all four are known", 60)
     create_topic(cluster.brokers[1], "wide", 8)
     everybody_knows(cluster, "wide")
-    assert set(leaders(new, "wide").values()) == {1, 2, 3, 4}
+    until(lambda: set(leaders(new, "wide").values()) == {1, 2, 3, 4}, "the new one leads, too", 60)
 
 
 def test_zookeeper_restarts(new_cluster: Any, tmp_path: Any) -> None:

@@ -13,7 +13,14 @@ from cluster_support import (
     leaders,
     topic_state,
 )
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from raw_client import RawClient, batch_of
 from waiting import until
 
@@ -147,6 +154,17 @@ def test_followers_serve_what_is_committed(cluster: LocalCluster) -> None:
             )
 
 
+def commits(consumer: Consumer, message: Message) -> bool:
+    """False while librdkafka looks for the coordinator: it leaves trying again to us."""
+    try:
+        consumer.commit(message, asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._WAIT_COORD:
+            raise
+        return False
+    return True
+
+
 def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster) -> None:
     """Committed offsets never go back, whichever broker coordinates."""
     cluster = own_cluster
@@ -171,7 +189,7 @@ def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster
         message = consumer.poll(100)
         assert message is not None
         assert not message.error(), message.error()
-        consumer.commit(message, asynchronous=False)
+        until(lambda m=message: commits(consumer, m), "a commit", 100)
         committed = consumer.committed(where, timeout=100)[0].offset
         assert committed == message.offset() + 1 == round_number + 1
         everybody_knows(cluster, "__consumer_offsets")

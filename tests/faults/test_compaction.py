@@ -1,5 +1,6 @@
 """A broker that compacts while producers write, consumers read, and processes die."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -65,7 +66,8 @@ def children(pid):
     """The processes that a process has started."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread may end
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
