@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
+import pytest
 from cli import run, spawn
 
 
@@ -38,3 +40,18 @@ def test_the_demo_that_stays_until_it_is_told_to_stop() -> None:
     assert process.returncode == 0
     assert not os.path.exists(facts["data"])
     assert run("topics", "list", bootstrap=facts["bootstrap"]).code == 1
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_that_kills_a_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = spawn("demo", "--cluster", "--events", "600", bootstrap="")
+    out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err
+    words = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    for word in ("cluster", "topic", "killed", "elected", "back", "written", "proof"):
+        assert word in words, out
+    assert "none lost, none twice" in out
+    assert "s without a leader" in out
+    assert list(tmp_path.iterdir()) == []
+    assert run("demo", "--cluster", "--spark").code == 2
