@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tidelog.testing.ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from waiting import until
 
+from tidelog.testing.ports import free_port
+
 _LOGGING = """\
 log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -29,7 +31,7 @@ class _Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -143,9 +145,3 @@ class Kafka39(_Server):
     def __enter__(self) -> Kafka39:
         self.start()
         return self
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port

@@ -20,9 +20,11 @@ from cluster_support import (
 from raw_client import RawClient, batch_of
 from waiting import until
 
+from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
+from tidelog.testing.ports import free_port
 
 PARTITIONS = 3
 
@@ -185,10 +187,6 @@ def test_a_broker_is_added(own_cluster: LocalCluster) -> None:
 
 def test_zookeeper_restarts(new_cluster: Any, tmp_path: Any) -> None:
     """Without ZooKeeper records go on; with it again, so does everything else."""
-    from zookeeper_support import free_port
-
-    from tidelog.coordination.zookeeper_server import ZooKeeperServer
-
     server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
     with server, new_cluster() as cluster_settings:
         settings = cluster_settings._settings

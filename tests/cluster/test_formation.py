@@ -24,6 +24,7 @@ from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
+from tidelog.testing.ports import free_port
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -214,8 +215,6 @@ def test_data_of_another_cluster(cluster: LocalCluster, tmp_path: Any) -> None:
 
 
 def test_no_zookeeper(tmp_path: Any) -> None:
-    from zookeeper_support import free_port
-
     settings = {
         "zookeeper.connect": f"127.0.0.1:{free_port()}",
         "zookeeper.connection.timeout.ms": 300,

@@ -26,6 +26,7 @@ from tidelog.coordination.keeper import (
 )
 from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.errors import SettingError
+from tidelog.testing.ports import free_port
 
 Opener = Callable[[], Any]
 
@@ -253,7 +254,5 @@ async def expire(keeper: ZooKeeper, connect: str) -> None:
 
 
 def test_nobody_answers() -> None:
-    from zookeeper_support import free_port
-
     with pytest.raises(SettingError, match=r"no ZooKeeper answers within 0\.2 s"):
         asyncio.run(ZooKeeper.connect(f"127.0.0.1:{free_port()}", 4_000, 200))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 from cli import run
 from waiting import until
-from zookeeper_support import free_port
+
+from tidelog.testing.ports import free_port
+from tidelog.tools.cluster_processes import _runs, _wait_gone
 
 
 @pytest.fixture
@@ -20,8 +24,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def ports() -> list[str]:
-    first = 20_000 + free_port() % 10_000
-    return ["--port", str(first), "--zookeeper-port", str(first + 50)]
+    return ["--port", str(free_port(3)), "--zookeeper-port", str(free_port())]
 
 
 def test_from_up_to_down(data: Path) -> None:
@@ -67,6 +70,28 @@ def test_from_up_to_down(data: Path) -> None:
     assert again.json["bootstrap"] == bootstrap
     read = run("consume", "t", "-n", "3", "--from", "start", bootstrap=bootstrap)
     assert sorted(read.lines) == ["a", "b", "c"], read
+
+
+DEAD_FIRST_THREAD = """
+import ctypes, platform, threading
+threading.Thread(target=threading.Event().wait).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # this thread only
+"""
+
+
+def test_a_process_runs_as_long_as_one_of_its_threads() -> None:
+    """Its ports are closed by the last: whoever waits only for the first is too early."""
+    command = [sys.executable, "-c", DEAD_FIRST_THREAD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        stat = Path(f"/proc/{process.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "it is dead", 60)
+        assert _runs(process.pid, "")
+        process.kill()
+        _wait_gone(process.pid)
+        assert not _runs(process.pid, "")
 
 
 def test_no_cluster(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from waiting import until
-from zookeeper_support import free_port
 
 from tidelog.coordination.keeper import Create
 from tidelog.coordination.zookeeper import ZooKeeper
+from tidelog.testing.ports import free_port
 
 
 def command(*options: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_no_java(tmp_path: Path) -> None:
 
 
 def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
-    port = 20_000 + free_port() % 10_000  # a row of ports, below those that the system gives out
+    port = free_port(30)  # for clients, and ten and twenty above for the servers
     options = ["--ensemble", "--data", str(tmp_path), "--port", str(port)]
     with subprocess.Popen(command(*options), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

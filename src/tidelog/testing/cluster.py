@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
+from tidelog.testing.ports import free_port
 
 
 class ClusterBroker:
@@ -184,10 +184,3 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

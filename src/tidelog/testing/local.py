@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tidelog.testing.ports import free_port
+
 
 class LocalBroker:
     """``with LocalBroker() as broker: ... broker.bootstrap ...``
@@ -27,7 +29,7 @@ class LocalBroker:
         self._settings = dict(settings or {})
         self._temporary = data is None
         self.data = Path(data) if data else Path(tempfile.mkdtemp(prefix="tidelog-"))
-        self.port = 0
+        self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -67,13 +69,13 @@ class LocalBroker:
         self.port = json.loads(line)["port"]
         return self
 
-    def stop(self, timeout: float = 10) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Stop cleanly; returns the exit code."""
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
         """kill -9: no flush, no snapshot, no clean mark."""
-        self._end(signal.SIGKILL, 10)
+        self._end(signal.SIGKILL, 60)
 
     def restart(self) -> LocalBroker:
         """A clean stop and a start on the same port and data."""

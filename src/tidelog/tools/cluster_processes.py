@@ -14,6 +14,7 @@ another may have the number.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -142,10 +143,10 @@ class Processes:
             return
         server = ZooKeeperServer(self.data / "zookeeper", self.zookeeper_port)
         server.start()
-        server.wait_ready()
         assert server.process is not None
         self.zookeeper_pid = server.process.pid
-        self.save()
+        self.save()  # before we wait: `down` must find it, whatever happens
+        server.wait_ready()
 
     def launch(self, broker: BrokerProcess) -> subprocess.Popen[bytes]:
         """Start a broker that outlives us."""
@@ -212,11 +213,19 @@ def _runs(pid: int, word: str) -> bool:
     if pid <= 0:
         return False
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return False
-    return state != "Z" and word in command
+    return word in command and _threads_live(pid)
+
+
+def _threads_live(pid: int) -> bool:
+    """The first thread of a process may be dead ("Z") while others still close its ports."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if path.read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return True
+    return False
 
 
 def _wait_gone(pid: int) -> None:
