@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pipeline.logs import NOW, Log, as_columns, build, expected, random_log
+from pipeline.logs import Log, as_columns, build, expected, random_log
+from pipeline.planted import Planted, damage, some, transactions
 
 from tidelog.client import admin
 from tidelog.client.admin import NewTopic
@@ -25,10 +26,7 @@ from tidelog.pipeline.ranges import ALL_WITH_HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import arrow_schema
 from tidelog.testing import LocalBroker
-from tidelog.wire.batch import TRANSACTIONAL, place
-from tidelog.wire.compression import Codec
-from tidelog.wire.markers import Marker, encode_marker
-from tidelog.wire.records import Record
+from tidelog.wire.batch import TRANSACTIONAL
 from tidelog.wire.schema import ZERO_UUID
 
 OFFSET = Columns(("offset",))
@@ -132,40 +130,8 @@ def test_a_reader_may_stop_early(cluster: Cluster, broker: LocalBroker, topic: s
 # -- logs that were not written today -------------------------------------------
 
 
-class Planted:
-    """A broker whose partition holds what a test wrote, as if it had always been there."""
-
-    topic = "planted"
-
-    def __init__(self, folder: Path, segments: dict[int, bytes]) -> None:
-        self.broker = LocalBroker(data=folder / "data")
-        with self.broker:
-            with Cluster(self.broker.bootstrap) as cluster:
-                self.topic_id = make(cluster, self.topic)
-            self.broker.kill()
-        (partition,) = (folder / "data").rglob(f"{self.topic}-0")
-        for path in partition.iterdir():
-            if path.suffix in (".log", ".index", ".timeindex"):
-                path.unlink()
-        for base, data in segments.items():
-            (partition / f"{base:020}.log").write_bytes(data)
-
-    def part(self, start: int, end: int) -> OffsetRange:
-        return OffsetRange(self.topic, 0, start, end, self.topic_id)
-
-
 def offsets_of(log: Log, start: int, end: int, aborted: Sequence[tuple[int, int]]) -> list[int]:
     return [row.offset for row, _ in expected(log.data, start, end, aborted)]
-
-
-def some(count: int, base: int) -> list[Record]:
-    return [Record(base + i, NOW, b"k", b"v%d" % i) for i in range(count)]
-
-
-def marker(offset: int, producer_id: int, *, committed: bool) -> bytes:
-    batch = bytearray(encode_marker(Marker(committed, 0), producer_id, 0, NOW))
-    place(batch, offset, 0)
-    return bytes(batch)
 
 
 def test_holes_everywhere_and_at_the_end(tmp_path: Path) -> None:
@@ -178,21 +144,6 @@ def test_holes_everywhere_and_at_the_end(tmp_path: Path) -> None:
         assert offsets(options(broker), planted.part(7, 15)) == []
         assert offsets(options(broker), planted.part(19, 30)) == []
         assert offsets(options(broker), planted.part(18, 21)) == [18]
-
-
-def transactions() -> Log:
-    """Two producers, one transaction inside another, one committed and one not."""
-
-    def batch(base: int, producer_id: int, codec: Codec = Codec.NONE) -> bytes:
-        kind = TRANSACTIONAL if producer_id > 0 else 0
-        rows = some(4, base)
-        return build(rows, base, base + 3, codec=codec, attributes=kind, producer_id=producer_id)
-
-    data = batch(0, 11) + batch(4, 12, Codec.ZSTD) + batch(8, -1) + batch(12, 11)
-    data += marker(16, 12, committed=True) + marker(17, 11, committed=False)
-    data += batch(18, 11) + marker(22, 11, committed=True) + batch(23, 12, Codec.LZ4)
-    data += marker(27, 12, committed=False)
-    return Log(data, 28, [(11, 0), (12, 23)])
 
 
 @pytest.mark.parametrize("size", [1, 4 << 20])
@@ -370,16 +321,6 @@ def test_a_partition_that_is_not_there(cluster: Cluster, broker: LocalBroker, to
     topic_id = make(cluster, topic)
     with pytest.raises(DataLoss, match="the topic has no partition 4 now"):
         offsets(options(broker), OffsetRange(topic, 4, 0, 5, topic_id), patience=0.1)
-
-
-def damage(broker: LocalBroker, topic: str, needle: bytes) -> None:
-    """Change a byte of the log on disk, under the running broker."""
-    (partition,) = broker.data.rglob(f"{topic}-0")
-    (path,) = partition.glob("*.log")
-    at = path.read_bytes().index(needle)
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(b"!")
 
 
 @pytest.mark.parametrize("codec", ["none", "snappy"])

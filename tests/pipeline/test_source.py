@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cli import run
 from filling import fill, make_topic
+from pipeline.planted import Planted, damage, transactions
 from waiting import until
 
 from tidelog.client.admin import delete_topics, grow_topic
@@ -273,16 +274,30 @@ def test_a_damaged_batch_stops_a_query_or_is_left_out(
     for first in (0, 10, 20):  # each call writes a batch of its own
         values = [b"%08d" % i for i in range(first, first + 10)]
         fill(broker.bootstrap, topic, values, make=False)
-    (path,) = next(iter(broker.data.rglob(f"{topic}-0"))).glob("*.log")
-    data = path.read_bytes()
-    with path.open("r+b") as file:
-        file.seek(data.index(b"00000015"))
-        file.write(b"!")
+    damage(broker, topic, b"00000015")
     with pytest.raises(Exception, match=f"{topic}-0: offsets 10 to 19") as error:
         read(topic).collect()
     assert "CorruptBatch" in str(error.value)
     found = numbers(read(topic, failOnCorruptBatch="false"))
     assert found == [*range(10), *range(20, 30)]
+
+
+def test_aborted_transactions_do_not_appear(spark: Any, tmp_path: Path) -> None:
+    log = transactions()
+    committed = [*range(4, 12), *range(18, 22)]
+    planted = Planted(tmp_path, {0: log.data})
+    with planted.broker as broker:
+        reader = spark.read.format("tidelog").option("kafka.bootstrap.servers", broker.bootstrap)
+        reader = reader.option("subscribe", planted.topic)
+
+        def offsets(level: str, **more: str) -> list[int]:
+            frame = reader.options(**{"kafka.isolation.level": level}, **more).load()
+            return sorted(row.offset for row in frame.select("offset").collect())
+
+        assert offsets("read_committed") == committed
+        # Cut into tasks that begin and end inside transactions.
+        assert offsets("read_committed", maxRecordsPerPartition="3") == committed
+        assert offsets("read_uncommitted") == [*range(16), *range(18, 22), *range(23, 27)]
 
 
 # -- streams ----------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cli import spawn
 from filling import fill
 
 VICTIMS = ("driver", "jvm", "worker", "all")
+EVERY = ("--every", "0.001")
+CONTINUOUS = ("--continuous", "--interval", "0")
 
 
 def descendants(pid: int) -> list[int]:
@@ -40,12 +42,12 @@ def command_of(pid: int) -> str:
 
 
 class Victim:
-    """``tidelog load --every`` in a process of its own; ``next_load`` waits for its next report."""
+    """``tidelog load`` without end, in a process of its own; ``next_load`` waits for a report."""
 
     def __init__(self, bootstrap: str, topic: str, lake: Path, *options: str) -> None:
         self.process = spawn(
-            "load", topic, "--to", str(lake), "--every", "0.001", "--json",
-            "--target-bytes", "20000", "--conf", "spark.driver.memory=512m", *options,
+            "load", topic, "--to", str(lake), "--json", "--target-bytes", "20000",
+            "--conf", "spark.driver.memory=512m", *options,
             bootstrap=bootstrap,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -84,14 +86,19 @@ class Victim:
 
 
 def torment(
-    bootstrap: str, topic: str, lake: Path, victims: Iterable[str], dice: random.Random
+    bootstrap: str,
+    topic: str,
+    lake: Path,
+    victims: Iterable[str],
+    dice: random.Random,
+    how: Sequence[str] = EVERY,
 ) -> None:
     """Let a load run while records come in, and kill one after the other in the midst of it."""
 
     def more() -> None:
         fill(bootstrap, topic, _values(dice), partitions=3, make=False)
 
-    running = Victim(bootstrap, topic, lake)
+    running = Victim(bootstrap, topic, lake, *how)
     try:
         for victim in victims:
             for _ in range(dice.randint(1, 3)):

@@ -2,8 +2,9 @@
 
     PYTHONPATH=src:tests python -m pipeline.lake.soak --kills 100 [--seed N]
 
-One lake and one topic take all of it; after each kill the next load runs, and then ledger, files
-and topic are compared.
+One lake and one topic take all of it: loads by ``--every`` and by ``--continuous`` in turn, and
+the driver, its JVM, a worker or all of them are killed.  After each kill the next load runs, and
+then ledger, files and topic are compared.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from filling import make_topic
 from pipeline.lake.checking import check
-from pipeline.lake.killing import VICTIMS, torment
+from pipeline.lake.killing import CONTINUOUS, EVERY, VICTIMS, torment
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.verify import verify
@@ -33,12 +34,13 @@ def main() -> None:
         lake = Path(folder) / "lake"
         for number in range(1, chosen.kills + 1):
             victim = dice.choice(VICTIMS)
-            torment(broker.bootstrap, "t", lake, [victim], dice)
+            how = dice.choice((EVERY, CONTINUOUS))
+            torment(broker.bootstrap, "t", lake, [victim], dice, how)
             tidelog.pipeline.load("t", lake, bootstrap=broker.bootstrap)
             rows = check(lake, broker.bootstrap, "t")
             report = verify(lake)
             assert report.ok, report.problems
-            print(f"kill {number}, {victim}: {rows:,} rows, each once", flush=True)
+            print(f"kill {number}, {victim} of {how[0]}: {rows:,} rows, each once", flush=True)
     print(f"{chosen.kills} kills: none lost, none twice")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from filling import fill, make_topic
 from pipeline.lake.checking import check
-from pipeline.lake.killing import torment
+from pipeline.lake.killing import CONTINUOUS, EVERY, torment
 
 from tidelog.pipeline.lake import load as loading
 from tidelog.pipeline.lake.files import LocalFiles, lock
@@ -109,18 +109,26 @@ def test_the_driver_dies_at_every_step(broker: LocalBroker, topic: str, lake: Pa
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("victims", [("worker", "driver"), ("worker", "jvm or all")])
+@pytest.mark.parametrize(
+    ("how", "victims"),
+    [
+        (EVERY, ("worker", "driver or jvm or all")),
+        (CONTINUOUS, ("worker", "driver or jvm or all")),
+    ],
+    ids=["every", "continuous"],
+)
 def test_kill_9_of_a_real_load(
     broker: LocalBroker,
     topic: str,
     lake: Path,
     loads: Callable[..., Any],
+    how: tuple[str, ...],
     victims: tuple[str, ...],
 ) -> None:
     make_topic(broker.bootstrap, topic, 3)
     dice = random.Random()
     chosen = [dice.choice(victim.split(" or ")) for victim in victims]
-    torment(broker.bootstrap, topic, lake, chosen, dice)
+    torment(broker.bootstrap, topic, lake, chosen, dice, how)
     loads(topic)
     assert check(lake, broker.bootstrap, topic) > 0
     assert verify(lake).ok

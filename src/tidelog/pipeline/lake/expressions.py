@@ -28,6 +28,7 @@ from tidelog.pipeline.lake.writing import (
     read_task,
     write_rows,
 )
+from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import TYPES
@@ -101,12 +102,24 @@ def _with_folders(records: DataFrame, job: WriteJob) -> DataFrame:
     return frame.select(*job.columns().names, RANGE, *[f"{BY_PREFIX}{i}" for i in folders])
 
 
+def _ignore(_: Unreadable) -> None:
+    return None
+
+
 def with_sample(job: WriteJob, ranges: Sequence[OffsetRange]) -> WriteJob:
     """In a new destination nobody knows the fields of values yet, and expressions may name them."""
     decoder = job.decoder()
     left = _SAMPLE
     for part in ranges:
-        for batch in read_range(job.client, part, job.columns(), target_bytes=1 << 18):
+        # What cannot be read is for the tasks to raise, or to leave out and note.
+        for batch in read_range(
+            job.client,
+            part,
+            job.columns(),
+            on_loss=_ignore,
+            on_corrupt=_ignore,
+            target_bytes=1 << 18,
+        ):
             decoder.decode(batch.slice(0, left))
             left -= batch.num_rows
             break

@@ -90,6 +90,7 @@ def run(
     except Exception as error:
         if problem:
             raise problem[0] from None
+        watch()  # a task that has failed may have left a better sentence than Spark has
         raise LakeError(f"Spark could not finish the load: {reason_of(error)}") from error
     finally:
         over.set()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.cluster import TopicPartition
+from tidelog.client.cluster import TOPIC_GONE, TopicPartition, check_topic
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
 from tidelog.pipeline.lake.layout import Part, parse_by
@@ -133,8 +133,13 @@ def _topic(
     from pyspark.sql import functions as f
 
     with ClientOptions.parse(kafka).cluster() as cluster:
-        views = cluster.topics({place.topic for place in state.covered})
+        views = cluster.metadata({place.topic for place in state.covered}).topics
     for name, view in views.items():
+        if view.error in TOPIC_GONE:
+            raise LakeError(
+                f"there is no topic {name!r} any more; what was loaded can be read without live"
+            )
+        check_topic(view)
         if state.topics.get(name, uuid_text(view.topic_id)) != uuid_text(view.topic_id):
             raise LakeError(
                 f"topic {name!r} was deleted and created again since it was loaded, or it is "

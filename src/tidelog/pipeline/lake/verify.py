@@ -303,6 +303,14 @@ class _Verification:
             gaps = subtract((spans[0][0], spans[-1][1]), spans)
             if gaps:
                 self._report.notes.append(f"{place}: offsets {spans_text(gaps)} were never loaded")
+        lost: dict[TopicPartition, list[Span]] = {}
+        for _, row in ranges:
+            lost.setdefault(row.place, []).extend(row.lost)
+        for place, rows_lost in lost.items():
+            if rows_lost:
+                self._report.notes.append(
+                    f"{place}: offsets {spans_text(union(rows_lost))} are lost"
+                )
         unchecked = self._report.total("unchecked")
         if unchecked:
             self._report.notes.append(

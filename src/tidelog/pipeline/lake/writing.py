@@ -139,16 +139,22 @@ def read_task(
             file.write(json.dumps([lost.topic, lost.partition, lost.start, lost.end]) + "\n")
 
     decoder = replace(job, fixed=True).decoder()
-    for index, part in enumerate(ranges):
-        for batch in read_range(
-            job.client,
-            part,
-            job.columns(),
-            on_loss=lose if job.skip_lost else None,
-            on_corrupt=lose if job.skip_corrupt else None,
-            patience=job.patience,
-        ):
-            yield _for_spark(batch, index, decoder)
+    try:
+        for index, part in enumerate(ranges):
+            for batch in read_range(
+                job.client,
+                part,
+                job.columns(),
+                on_loss=lose if job.skip_lost else None,
+                on_corrupt=lose if job.skip_corrupt else None,
+                patience=job.patience,
+            ):
+                yield _for_spark(batch, index, decoder)
+    except ApiError as error:
+        # Trying again would not help, and Spark would: the driver ends the job when it sees this.
+        told = {"rows": 0, "done": False, "error": str(error)}
+        (job.staging / f"{task}.reading.progress").write_text(json.dumps(told))
+        raise
 
 
 def raw_schema(job: WriteJob) -> pa.Schema:
