@@ -119,7 +119,7 @@ def session(
     if log_level.upper() in _QUIET_LEVELS:
         for logger in _REPEATING:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL + 1)
-    folder.remove_after(spark)
+    folder.remove_after_java()
     if not local:
         _ship(spark, folder.path)
         _check_executors(spark)
@@ -310,23 +310,29 @@ class _Folder:
         self.path = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
         atexit.register(self._remove)
 
-    def remove_after(self, spark: SparkSession) -> None:
+    def remove_after_java(self) -> None:
         """The JVM deletes its own files when it ends, and must be gone before the folder."""
-        gateway = SparkContext._gateway
-        process = getattr(gateway, "proc", None)
-
-        def end() -> None:
-            with contextlib.suppress(Exception):  # it may be dead already
-                spark.stop()
-            if process is not None:
-                with contextlib.suppress(Exception):
-                    process.stdin.close()
-                    process.wait(_JVM_END_SECONDS)
-
-        atexit.register(end)  # the last that is registered is called first
+        atexit.register(_end_java, SparkContext._gateway)  # the last one is called first
 
     def _remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _end_java(gateway: Any) -> None:
+    """Stop what still runs in the JVM, and the JVM; once, though each of its sessions asks."""
+    process = getattr(gateway, "proc", None)  # none: spark-submit has started it, and ends it
+    if process is not None and process.poll() is not None:
+        return
+    # A thread of py4j tells the JVM which objects are no longer needed, for as long as Python
+    # lives, and when the JVM has gone it writes that to the root logger.
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    context = SparkContext._active_spark_context
+    with contextlib.suppress(Exception):  # it may die just now
+        if context is not None:
+            context.stop()
+        if process is not None:
+            process.stdin.close()
+            process.wait(_JVM_END_SECONDS)
 
 
 # -- a cluster ------------------------------------------------------------------
