@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -300,6 +300,20 @@ def _show_report(report: LoadReport, to: str, as_json: bool, line: Any) -> None:
     if report.compacted:
         parts.append(f"{plural(report.compacted, 'small file')} merged")
     click.echo(f"{', '.join(parts)} (load {report.number}, {report.seconds:.1f} s)")
+    if report.new_columns:
+        click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
+    for row in report.widened:
+        files = f"{plural(row.rewritten, 'file')} rewritten"
+        if row.kept:
+            files += (
+                f"; {plural(row.kept, 'file')} left as {row.before}, with numbers that a "
+                f"{row.after} would round"
+            )
+        click.echo(f"  {row.column}: {row.before} → {row.after} ({files})")
+
+
+def _noun(columns: Sequence[str]) -> str:
+    return "column" if len(columns) == 1 else "columns"
 
 
 # -- verify -----------------------------------------------------------------------

@@ -51,7 +51,7 @@ class DeadlyFiles(LocalFiles):
         self._step()
 
 
-def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles) -> None:
+def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles, **more: Any) -> None:
     """A load whose tasks run in this process instead of Spark; all else is real."""
 
     class Here(loading.Loader):
@@ -67,7 +67,7 @@ def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles) -> None
     original, loading.run_tasks = loading.run_tasks, run_tasks
     try:
         options = loading.LoadOptions(
-            (topic,), str(lake), {"bootstrap.servers": bootstrap}, target_bytes=20_000
+            (topic,), str(lake), {"bootstrap.servers": bootstrap}, target_bytes=20_000, **more
         )
         with lock(lake / LOCK):
             Here(options, files=files).run()

@@ -8,7 +8,7 @@ is written again only a few times however often loads come: eight files of 1 MB 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import FileEntry, State
 from tidelog.pipeline.lake.parquet import parquet_writer, sync_file
-from tidelog.pipeline.lake.schemas import from_spark_json, to_spark_json
+from tidelog.pipeline.lake.schemas import differences, from_spark_json, to_spark_json
 from tidelog.pipeline.lake.values import conform
 from tidelog.pipeline.lake.writing import WriteJob
 from tidelog.text import plural
@@ -29,11 +29,17 @@ _ROW_GROUP_BYTES = 64 << 20
 _BATCH_ROWS = 64 << 10
 
 
+class Inexact(LakeError):
+    """Values that the type their column has now cannot hold exactly."""
+
+
 def choose(state: State, target: int) -> list[tuple[FileEntry, ...]]:
     """Which files are to become one.  Pure."""
     sizes: dict[tuple[str, int], list[FileEntry]] = {}
+    # A file whose numbers do not fit into the type that their column has now stays as it is.
+    narrow = {i for i, row in enumerate(state.schemas) if differences(row, state.schema)[1]}
     for entry in state.files.values():
-        if 2 * entry.bytes <= target:
+        if 2 * entry.bytes <= target and entry.schema not in narrow:
             sizes.setdefault((entry.folder, _tier(entry.bytes)), []).append(entry)
     result = []
     for _, entries in sorted(sizes.items()):
@@ -60,42 +66,49 @@ def _tier(size: int) -> int:
 def compact_task(job: WriteJob, task: int, entries: Iterable[FileEntry]) -> dict[str, Any]:
     """Write the rows of these files into one, in the order of their offsets."""
     ordered = sorted(entries, key=lambda entry: (entry.parts, entry.path))
+    return write_again(job, f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:4]}-0.parquet", ordered)
+
+
+def write_again(job: WriteJob, name: str, entries: Sequence[FileEntry]) -> dict[str, Any]:
+    """The rows of files of one folder as a new one, with the types of the job's schema."""
     schema = from_spark_json(job.schema)
-    present = {name for entry in ordered for name in _names(job, entry)}
+    present = {name for entry in entries for name in _names(job, entry)}
     schema = pa.schema([field for field in schema if field.name in present])
-    name = f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:4]}-0.parquet"
     path = job.staging / f"{name}.staged"
     rows = 0
-    with pa.OSFile(str(path), "wb") as sink:
-        writer = parquet_writer(sink, schema, job.compression, job.value)
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        parquet_writer(sink, schema, job.compression, job.value) as writer,
+    ):
         pending: list[pa.RecordBatch] = []
-        for entry in ordered:
+        for entry in entries:
             for batch in _read(job, entry, schema):
                 rows += batch.num_rows
                 pending.append(batch)
                 if sum(row.nbytes for row in pending) >= _ROW_GROUP_BYTES:
                     _write(writer, pending)
         _write(writer, pending)
-        writer.close()
     sync_file(path)
-    expected = sum(entry.rows for entry in ordered)
+    folder = entries[0].folder
+    expected = sum(entry.rows for entry in entries)
     if rows != expected:
         raise LakeError(
-            f"files of folder {ordered[0].folder or '.'!r} have {plural(rows, 'row')}, and the "
-            f"ledger says {expected}: they were not merged; see `tidelog load verify`"
+            f"files of folder {folder or '.'!r} have {plural(rows, 'row')}, and the ledger says "
+            f"{expected}: they were not written again; see `tidelog load verify`"
         )
-    folder = f"{ordered[0].folder}/" if ordered[0].folder else ""
     return {
-        "path": folder + name,
+        "path": f"{folder}/{name}" if folder else name,
         "rows": rows,
         "bytes": path.stat().st_size,
-        "parts": _parts(ordered),
+        "parts": _parts(entries),
         "schema": to_spark_json(schema),
     }
 
 
 def _path(job: WriteJob, entry: FileEntry) -> Path:
-    return Path(job.root) / entry.path
+    """Where a file is: not yet published, if it is one of this load."""
+    staged = job.staging / entry.staged
+    return staged if staged.exists() else Path(job.root) / entry.path
 
 
 def _names(job: WriteJob, entry: FileEntry) -> list[str]:
@@ -107,7 +120,11 @@ def _read(job: WriteJob, entry: FileEntry, schema: pa.Schema) -> Iterable[pa.Rec
     kind = pa.struct(schema)
     with pq.ParquetFile(_path(job, entry)) as file:
         for batch in file.iter_batches(_BATCH_ROWS):
-            yield pa.RecordBatch.from_struct_array(conform(batch.to_struct_array(), kind))
+            try:
+                rows = conform(batch.to_struct_array(), kind)
+            except pa.ArrowInvalid as error:
+                raise Inexact(f"{entry.path}: {error}") from error
+            yield pa.RecordBatch.from_struct_array(rows)
 
 
 def _write(writer: pq.ParquetWriter, pending: list[pa.RecordBatch]) -> None:

@@ -27,7 +27,8 @@ A manifest is one JSON object that is written once and never changed:
     files       what was added: [{path, rows, bytes, schema, parts}], ``schema`` an index into
                 ``schemas``, ``parts`` [[topic, partition, first, last, rows]]
     letters     the same for dead letters
-    removed     paths that are no longer part of the destination (compaction)
+    removed     paths that are no longer part of the destination (compaction; a load in which a
+                column got a wider type)
     schemas     the schemas of ``files``, as Spark writes a schema in JSON
     schema      the schema of the whole destination from now on
     settings    of the load: ``layout`` holds what all loads of a destination share
@@ -55,7 +56,8 @@ What a plain reader (pandas, DuckDB, pyarrow, Spark) can see
 -------------------------------------------------------------
 Never a record twice, never a record of a load that was not published.  While 3 is under way,
 which is milliseconds, it may see some of the files of the load and not yet the others; of a
-compaction, that the small files are gone and the large one is not yet there.  If the process
+compaction, that the small files are gone and the large one is not yet there (and so of a load
+that gives a column another type).  If the process
 dies within these milliseconds, it stays so until the next load or ``read_lake``.  A reader
 through the ledger sees all of a load or nothing of it.
 """

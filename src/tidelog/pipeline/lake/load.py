@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,13 @@ from tidelog.clock import SystemClock
 from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.compact import choose, compact_task
 from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
+from tidelog.pipeline.lake.destination import (
+    check_empty,
+    layout_of,
+    settings_of,
+    user_schema,
+    write_job,
+)
 from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
 from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, lock
 from tidelog.pipeline.lake.jobs import Progress, reported, run_tasks
@@ -40,13 +47,15 @@ from tidelog.pipeline.lake.ledger import (
     RangeEntry,
 )
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
+from tidelog.pipeline.lake.results import file_entries, range_entries
 from tidelog.pipeline.lake.schemas import (
     Conflict,
     from_spark_json,
     merge_fields,
     to_spark_json,
 )
-from tidelog.pipeline.lake.spans import Span, spans_text, union
+from tidelog.pipeline.lake.spans import Span, spans_text
+from tidelog.pipeline.lake.widen import SchemaChange, plan_change, widen_task
 from tidelog.pipeline.lake.writing import WriteJob, too_many, write_task
 from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
@@ -57,6 +66,8 @@ from tidelog.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 LOCAL = "localhost:9092"
 _MOST_ROUNDS = 5
@@ -132,7 +143,8 @@ class Loader:
         self._asked = False
         if self.ledger.recover().number == 0:
             check_empty(options.root)
-        layout = self._layout()  # whatever is wrong with it is said before anything is read
+        # Whatever is wrong with it is said before anything is read.
+        layout = layout_of(options, self.ledger.state)
         self._parts = parse_by(layout["by"]) if layout["by"] else ()
 
     @property
@@ -174,7 +186,9 @@ class Loader:
         started = self._clock.now_ms()
         name = uuid.uuid4().hex
         job = self._job(name, started)
-        settings = self._settings()
+        settings = settings_of(
+            self.options, self.client, layout_of(self.options, self.ledger.state)
+        )
         if self.options.dead_letters is not None:
             settings["dead_letters"] = prepare_topic(self.client, self.options.dead_letters)
         self.ledger.begin(name)
@@ -184,6 +198,8 @@ class Loader:
             cores = self.spark.sparkContext.defaultParallelism if ranges else 1
             tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
             results, schema = self._agree(job, tasks)
+            added = [row for result in results for row in result["files"]]
+            change = self._widen(replace(job, schema=schema), added)
             manifest = Manifest(
                 LOAD,
                 name,
@@ -193,16 +209,17 @@ class Loader:
                 },
                 ranges=tuple(
                     sorted(
-                        [*lost, *_range_entries(results)],
+                        [*lost, *range_entries(results)],
                         key=lambda row: (row.topic, row.partition, row.start),
                     )
                 ),
+                removed=change.removed,
                 schema=schema,
                 settings=settings,
                 query=query,
                 started_ms=started,
-                **_file_entries(
-                    [row for result in results for row in result["files"]],
+                **file_entries(
+                    [*change.files, *change.rewritten],
                     [row for result in results for row in result["letters"]],
                 ),
             )
@@ -218,8 +235,10 @@ class Loader:
             sum(row.dead for row in manifest.ranges),
             sum(row.skipped for row in manifest.ranges),
             sum(end - begin for row in manifest.ranges for begin, end in row.lost),
-            len(manifest.files),
-            sum(row.bytes for row in manifest.files),
+            len(change.files),
+            sum(row["bytes"] for row in change.files),
+            new_columns=change.new_columns,
+            widened=change.widened,
         )
 
     def compact(self) -> int:
@@ -237,13 +256,8 @@ class Loader:
             def work(row: tuple[int, tuple[FileEntry, ...]], job: WriteJob = job) -> dict[str, Any]:
                 return compact_task(job, *row)
 
-            def watch(name: str = name) -> None:
-                self.ledger.still_alive(name)
-
             try:
-                files = run_tasks(
-                    self.spark, "tidelog load: merging files", list(enumerate(groups)), work, watch
-                )
+                files = self._rewrite("merging files", job, groups, work)
             except BaseException:
                 self.ledger.abandon(name)
                 raise
@@ -254,11 +268,38 @@ class Loader:
                     name,
                     removed=removed,
                     started_ms=started,
-                    **_file_entries(files),
+                    **file_entries(files),
                 )
             )
             fewer += len(removed) - len(files)
         return fewer
+
+    def _widen(self, job: WriteJob, added: Sequence[dict[str, Any]]) -> SchemaChange:
+        """Give all files the types that the columns have now, for readers who expect one type."""
+        change = plan_change(self.ledger.state, job.schema, added)
+        if not change.narrow:
+            return change
+
+        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[dict[str, Any] | None]:
+            return widen_task(job, *row)
+
+        groups = change.groups(self.options.target_bytes)
+        results = self._rewrite("widening columns", job, groups, work)
+        return change.after([row for result in results for row in result])
+
+    def _rewrite(
+        self,
+        title: str,
+        job: WriteJob,
+        groups: Sequence[tuple[FileEntry, ...]],
+        work: Callable[[tuple[int, tuple[FileEntry, ...]]], T],
+    ) -> list[T]:
+        """Write files again, into the staging folder; each group is a task."""
+
+        def watch() -> None:
+            self.ledger.still_alive(job.load)
+
+        return run_tasks(self.spark, f"tidelog load: {title}", list(enumerate(groups)), work, watch)
 
     # -- planning -------------------------------------------------------------------
 
@@ -337,67 +378,11 @@ class Loader:
         return ranges, lost
 
     def _job(self, name: str, started: int) -> WriteJob:
-        options = self.options
-        layout = self._layout()
-        state = self.ledger.state
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started / 1000))
-        schema = state.schema
+        layout = layout_of(self.options, self.ledger.state)
+        schema = self.ledger.state.schema
         if layout["schema"]:
-            schema = to_spark_json(_user_schema(self.spark, layout["schema"]))
-        return WriteJob(
-            self.client,
-            str(options.root),
-            name,
-            f"{stamp}-{name[:8]}",
-            parts=self._parts,
-            value=layout["value"],
-            schema=schema,
-            fixed=layout["schema"] is not None,
-            separator=layout["separator"],
-            headers=layout["headers"],
-            compression=options.compression,
-            target_bytes=options.target_bytes,
-            errors=options.errors,
-            max_errors=options.max_errors,
-            skip_lost=options.on_loss == "skip",
-            skip_corrupt=options.on_corrupt == "skip",
-        )
-
-    def _layout(self) -> dict[str, Any]:
-        """What all loads of a destination share: the first load says it."""
-        options = self.options
-        asked = {
-            "value": options.value,
-            "by": options.by,
-            "schema": options.schema,
-            "separator": options.separator,
-            "headers": options.headers,
-        }
-        there = self.ledger.state.layout
-        if not there:
-            defaults = {"value": "bytes", "separator": ",", "headers": False}
-            return {k: defaults.get(k) if v is None else v for k, v in asked.items()}
-        for name, value in asked.items():
-            if value is not None and value != there[name]:
-                shown = "nothing" if there[name] is None else there[name]
-                raise LakeError(
-                    f"--{name} {value}: earlier loads into {options.to} had {shown}, and one "
-                    "destination has one layout; leave it out, or load into another directory"
-                )
-        return there
-
-    def _settings(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "layout": self._layout(),
-            "start": str(options.start) if options.start else None,
-            "until": str(options.until) if options.until else None,
-            "errors": options.errors,
-            "target_bytes": options.target_bytes,
-            "compression": options.compression,
-            "bootstrap": self.client.bootstrap,
-            "read_committed": self.client.read_committed,
-        }
+            schema = to_spark_json(user_schema(self.spark, layout["schema"]))
+        return write_job(self.options, self.client, layout, self._parts, schema, name, started)
 
     # -- the tasks --------------------------------------------------------------------
 
@@ -467,57 +452,6 @@ class Loader:
 
 
 # -- small things -------------------------------------------------------------------
-
-
-def check_empty(root: Path) -> None:
-    """A new destination in a folder that has files already would be read together with them."""
-    names = [name for name in LocalFiles(root).names("") if name[0] not in "._"]
-    if names:
-        raise LakeError(
-            f"{root} has no ledger, but it is not empty ({names[0]}): readers would take "
-            "those files for records of the topics; load into a directory of its own"
-        )
-
-
-def _range_entries(results: Sequence[dict[str, Any]]) -> list[RangeEntry]:
-    return [
-        RangeEntry(**row | {"lost": union((a, b) for a, b in row["lost"])})
-        for result in results
-        for row in result["ranges"]
-    ]
-
-
-def _file_entries(
-    files: Sequence[dict[str, Any]], letters: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
-    schemas: list[Any] = []
-    for row in files:
-        if row["schema"] not in schemas:
-            schemas.append(row["schema"])
-    return {
-        "files": tuple(_file_entry(row, schemas.index(row["schema"])) for row in files),
-        "letters": tuple(_file_entry(row, 0) for row in letters),
-        "schemas": tuple(schemas),
-    }
-
-
-def _file_entry(row: dict[str, Any], schema: int) -> FileEntry:
-    parts = tuple(tuple(part) for part in row["parts"])
-    return FileEntry(row["path"], row["rows"], row["bytes"], parts, schema)
-
-
-def _user_schema(_: SparkSession, text: str) -> pa.Schema:
-    """``name type, ...`` as in SQL; it is Spark that reads it, and a session must be there."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    try:
-        return to_arrow_schema(StructType.fromDDL(text), timezone="UTC")
-    except (PySparkException, AssertionError) as error:
-        raise LakeError(
-            f'--schema {text}: write it as in SQL, "user string, n bigint"; {error}'
-        ) from None
 
 
 def _check_absolute(

@@ -63,6 +63,17 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Widening:
+    """A column that has got a wider type, and what became of the files that had the old one."""
+
+    column: str
+    before: str
+    after: str
+    rewritten: int = 0
+    kept: int = 0  # with numbers that the new type cannot hold exactly
+
+
+@dataclass(frozen=True, slots=True)
 class LoadReport:
     """What a load did."""
 
@@ -75,6 +86,8 @@ class LoadReport:
     bytes: int = 0
     seconds: float = 0.0
     compacted: int = 0  # files that became fewer
+    new_columns: tuple[str, ...] = ()  # that the destination did not have before
+    widened: tuple[Widening, ...] = ()
 
 
 def position_of(name: str, text: str | None) -> Position | None:

@@ -184,3 +184,37 @@ def from_spark_json(found: Any) -> pa.Schema:
     from pyspark.sql.types import StructType
 
     return to_arrow_schema(StructType.fromJson(found), timezone="UTC")
+
+
+def differences(before: Any, after: Any) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Columns that are only in the second schema, and those that have another type there.
+
+    Both as Spark writes them.  A field of an object is a column here, too: ``address.zip``.
+    """
+    new: list[str] = []
+    changed: list[tuple[str, str, str]] = []
+    _compare(before, after, "", new, changed)
+    return new, changed
+
+
+def _compare(
+    before: Any, after: Any, path: str, new: list[str], changed: list[tuple[str, str, str]]
+) -> None:
+    if isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"]:
+        if after["type"] == "struct":
+            known = {row["name"]: row["type"] for row in before["fields"]}
+            for row in after["fields"]:
+                where = f"{path}.{row['name']}" if path else row["name"]
+                if row["name"] in known:
+                    _compare(known[row["name"]], row["type"], where, new, changed)
+                else:
+                    new.append(where)
+        elif after["type"] == "array":
+            _compare(before["elementType"], after["elementType"], f"{path}[]", new, changed)
+    elif before != after:
+        changed.append((path, _sql_name(before), _sql_name(after)))
+
+
+def _sql_name(kind: Any) -> str:
+    name = kind if isinstance(kind, str) else kind["type"]
+    return {"long": "bigint", "integer": "int"}.get(name, str(name))
