@@ -153,6 +153,8 @@ class LogConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     min_insync_replicas: int
+    leader_replication_throttled_replicas: tuple[str, ...]
+    follower_replication_throttled_replicas: tuple[str, ...]
 
     @classmethod
     def of(cls, settings: Settings, overrides: Mapping[str, str] | None = None) -> LogConfig:
@@ -164,7 +166,7 @@ class LogConfig:
             return settings[TOPIC_SETTINGS[topic_name].name] if found is None else found
 
         values = {name: value(name.replace("_", ".")) for name in cls.__slots__}
-        values["cleanup_policy"] = tuple(values["cleanup_policy"])
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         values["segment_jitter_ms"] = values["segment_jitter_ms"] or 0
         if values["flush_ms"] is None:
             interval: int = settings["log.flush.scheduler.interval.ms"]

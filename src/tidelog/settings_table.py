@@ -6,6 +6,7 @@ may override the setting; ``dynamic`` ones may be changed while the broker runs.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,12 +51,20 @@ def _parse_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _parse_replicas(text: str) -> list[str]:
+    parts = _parse_list(text)
+    if parts != ["*"] and not all(re.fullmatch(r"\d+:\d+", part) for part in parts):
+        raise ValueError("it must be * or partition:broker,partition:broker,...")
+    return parts
+
+
 BOOL = Kind("boolean", 1, _parse_bool)
 STRING = Kind("string", 2, str)
 INT = Kind("int", 3, _parse_int)
 LONG = Kind("long", 5, _parse_int)
 DOUBLE = Kind("double", 6, _parse_float)
 LIST = Kind("list", 7, _parse_list)
+REPLICAS = Kind("list", LIST.code, _parse_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +390,17 @@ REPLICATION = [
                 "their rack.  Empty: from the leader."),
     Setting("num.replica.fetchers", INT, 1, least=1,
             doc=_NO_EFFECT + "there is one fetcher for each leader."),
+    Setting("leader.replication.throttled.rate", LONG, LONG_MAX, least=0, dynamic=True,
+            doc="How many bytes a second a broker sends to throttled replicas, as their leader."),
+    Setting("follower.replication.throttled.rate", LONG, LONG_MAX, least=0, dynamic=True,
+            doc="How many bytes a second a broker fetches of throttled replicas."),
+    Setting("leader.replication.throttled.replicas", REPLICAS, [],
+            topic="leader.replication.throttled.replicas",
+            doc="The replicas that are throttled while they lead, as partition:broker, or * for "
+                "all of a topic.  `tidelog topics reassign --throttle` sets them."),
+    Setting("follower.replication.throttled.replicas", REPLICAS, [],
+            topic="follower.replication.throttled.replicas",
+            doc="The replicas that are throttled while they follow and are not in sync."),
 ]
 # fmt: on
 

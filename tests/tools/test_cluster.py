@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,3 +130,59 @@ def test_reassign(data: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     bad = run("topics", "reassign", "--run", str(tmp_path / "bad.json"), bootstrap=bootstrap)
     assert "is not a plan" in bad.err
+    throttled_move(bootstrap, data, tmp_path)
+
+
+def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
+    """At a byte a second the first fetch is the last; at a higher rate the move ends."""
+    options = ["--assignment", "1", "--config", "min.insync.replicas=1"]
+    made = run("topics", "create", "big", *options, bootstrap=bootstrap)
+    assert made.code == 0, made.err
+    text = "".join(f"{os.urandom(5000).hex()}\n" for _ in range(400))
+    assert run("produce", "big", bootstrap=bootstrap, stdin=text).code == 0
+    moves = tmp_path / "big.json"
+    row = {"topic": "big", "partition": 0, "replicas": [2]}
+    moves.write_text(json.dumps({"version": 1, "partitions": [row]}))
+
+    def begin(rate: int) -> None:
+        options = ["--run", str(moves), "--throttle", str(rate)]
+        begun = run("topics", "reassign", *options, bootstrap=bootstrap)
+        assert begun.code == 0, begun.err
+
+    def own(kind: str, name: str) -> dict[str, str]:
+        (found,) = run("configs", "describe", kind, name, "--json", bootstrap=bootstrap).json
+        rows = found["config"]
+        return {row["name"]: row["value"] for row in rows if "throttled" in row["name"]}
+
+    def copied() -> int:
+        return sum(path.stat().st_size for path in (data / "broker-2" / "big-0").glob("*.log"))
+
+    begin(1)
+    replicas = {
+        "leader.replication.throttled.replicas": "0:1",
+        "follower.replication.throttled.replicas": "0:2",
+    }
+    until(lambda: own("--topic", "big") == replicas, "any broker knows the replicas", 60)
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    for broker in ("1", "2"):
+        assert own("--broker", broker) == dict.fromkeys(rates, "1")
+    until(copied, "the first fetch is there", 60)
+    verify = ["topics", "reassign", "--verify", str(moves)]
+    moving = run(*verify, bootstrap=bootstrap)
+    assert (moving.code, "moving" in moving.out) == (1, True)
+    assert copied() < len(text) / 2  # a fetch has a mebibyte
+    begin(10**9)
+    said = ""
+
+    def done() -> bool:
+        nonlocal said
+        result = run(*verify, bootstrap=bootstrap)
+        said += result.err
+        return result.code == 0
+
+    until(done, "the move has ended", 60)
+    assert "the throttle is taken away" in said
+    assert own("--broker", "1") == own("--broker", "2") == {}
+    until(lambda: own("--topic", "big") == {}, "any broker knows that", 60)
+    assert copied() >= len(text)
+    assert run("topics", "reassign", "--plan", "--throttle", "5", bootstrap=bootstrap).code == 2

@@ -47,6 +47,7 @@ from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.log.manager import LogManager, Opened
 from tidelog.replication.fetcher import Fetchers
 from tidelog.replication.isr_changes import IsrChanges
+from tidelog.replication.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
 from tidelog.wire.messages.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -94,6 +95,8 @@ class Broker:
         self.controller: Admin
         self.member: Membership | None = None  # of a cluster; None with the embedded keeper
         self.known_brokers: dict[int, BrokerInfo] = {}  # leaders that clients do not know yet
+        self.leader_throttle = Throttle(self.clock)
+        self.follower_throttle = Throttle(self.clock)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self._metadata_waiters: list[asyncio.Future[None]] = []
@@ -366,7 +369,7 @@ class Broker:
         everything = before.broker_configs != metadata.broker_configs
         for name, topic in metadata.topics.items():
             old = before.topics.get(name)
-            if old is not topic and (everything or old is None or old.config != topic.config):
+            if everything or (old is not topic and (old is None or old.config != topic.config)):
                 self.replicas.configure(topic)
 
     async def next_metadata(self) -> None:
@@ -380,6 +383,8 @@ class Broker:
         for entity in (DEFAULT_ENTITY, str(self.broker_id)):
             changes.update(check_broker_config(metadata.broker_configs.get(entity, {})))
         self.settings = self.static_settings.with_changes(changes)
+        self.leader_throttle.limit(self.settings[LEADER_RATE])
+        self.follower_throttle.limit(self.settings[FOLLOWER_RATE])
 
     def log_config(self, topic: TopicInfo) -> LogConfig:
         """What the logs of a topic go by: its own settings over the broker's."""

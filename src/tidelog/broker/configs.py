@@ -170,7 +170,7 @@ def apply_operation(
         config[name] = value
         return
     setting = known.get(name)
-    if setting is None or setting.kind is not LIST:
+    if setting is None or setting.kind.code != LIST.code:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} is not a list; append and subtract are")
     items = LIST.parse(config.get(name, text_of(setting.default)))
     given = LIST.parse(value)

@@ -20,6 +20,7 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
 from tidelog.log.segment import FileRange
 from tidelog.replication.in_sync import InSync
+from tidelog.replication.throttle import is_throttled
 from tidelog.settings import LogConfig
 from tidelog.settings_table import LONG_MAX
 from tidelog.wire.batch import (
@@ -78,6 +79,8 @@ class Partition:
         self.epoch_start = 0  # where the log ended when we began to lead
         self.in_sync = 1
         self.in_sync_state: InSync | None = None  # of the leader, if there are followers
+        self.caught_up = False  # a follower: the controller has it in sync
+        self.throttled_leader = self.throttled_follower = False
         self.order = (-1, -1)  # leader epoch and partition epoch of the latest order
         self.deleted = False
         self._waiting: set[Callable[[], None]] = set()  # parked fetches and acks
@@ -103,6 +106,11 @@ class Partition:
             or "compact" in config.cleanup_policy
             or config.message_timestamp_before_max_ms != LONG_MAX
         )
+        me = self.replicas.broker_id
+        named = config.leader_replication_throttled_replicas
+        self.throttled_leader = is_throttled(named, self.index, me)
+        named = config.follower_replication_throttled_replicas
+        self.throttled_follower = is_throttled(named, self.index, me)
         self._advance_high_watermark()
 
     # -- leading and following ----------------------------------------------------
@@ -139,6 +147,7 @@ class Partition:
         self.leads = False
         self.leader_epoch = info.leader_epoch
         self.in_sync = len(info.isr)
+        self.caught_up = self.replicas.broker_id in info.isr
         self.in_sync_state = None
         self._held = True
         self.wake_all()
@@ -156,6 +165,11 @@ class Partition:
             isr = state.to_add(self.log.high_watermark, self.epoch_start)
             if isr is not None:
                 self.replicas.propose_isr(self, isr)
+
+    def holds_up(self, follower: int) -> bool:
+        """May this follower be made to wait, when too much is copied?"""
+        state = self.in_sync_state
+        return self.throttled_leader and (state is None or follower not in state.isr)
 
     def check_lag(self, now_ms: int, max_lag_ms: int) -> None:
         """Who has not caught up for too long is no longer in sync."""

@@ -51,7 +51,7 @@ class Replicas:
         self._offline: dict[tuple[str, int], TopicInfo] = {}
         self._to_create: deque[tuple[str, int]] = deque()
         self._config_of = config_of
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._clock = clock
         # Who is told that a leader wants another in-sync set; in a cluster only.
         self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
@@ -76,7 +76,7 @@ class Replicas:
                 continue  # one of ten thousand topics has changed, as a rule
             config: LogConfig | None = None
             for index, info in enumerate(topic.partitions):
-                if self._broker_id not in info.replicas:
+                if self.broker_id not in info.replicas:
                     continue
                 key = (topic.name, index)
                 wanted.add(key)
@@ -159,8 +159,8 @@ class Replicas:
         elif (info.leader_epoch, info.partition_epoch) <= partition.order:
             return None
         partition.order = (info.leader_epoch, info.partition_epoch)
-        if info.leader == self._broker_id:
-            partition.lead(info, self._broker_id, self._clock.now_ms())
+        if info.leader == self.broker_id:
+            partition.lead(info, self.broker_id, self._clock.now_ms())
         else:
             partition.follow(info)
         return partition

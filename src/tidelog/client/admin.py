@@ -245,16 +245,22 @@ def _ask_controller(
 
 
 def describe_configs(
-    cluster: Cluster, kind: Resource, name: str, *, documentation: bool = False
+    cluster: Cluster,
+    kind: Resource,
+    name: str,
+    *,
+    documentation: bool = False,
+    seen_by: int | None = None,
 ) -> list[ConfigEntry]:
-    """Every setting of a topic or a broker."""
+    """Every setting of a topic or a broker, as any broker knows it, or the one ``seen_by``."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         ],
         include_documentation=documentation,
     )
-    response = cluster.ask(request, DescribeConfigsResponse, broker=_owner(kind, name))
+    asked = _owner(kind, name) if seen_by is None else seen_by
+    response = cluster.ask(request, DescribeConfigsResponse, broker=asked)
     (result,) = response.results
     if result.error_code:
         raise error_of(result.error_code, result.error_message, _subject(kind, name))

@@ -47,6 +47,7 @@ _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _RETRY_SECONDS = 0.1  # after an error of one partition
 _TOGETHER_SECONDS = 0.03
+_THROTTLED_SECONDS = 0.5  # the longest wait of a throttled replica before it looks again
 _AT_ONCE = 1 << 20  # bytes appended before others have their turn
 
 Key = tuple[bytes, int]
@@ -162,6 +163,12 @@ class LeaderFetcher:
 
     def _ready(self) -> list[tuple[Key, _Followed]]:
         now = self._clock.monotonic()
+        wait = self._broker.follower_throttle.wait_seconds
+        for followed in self.partitions.values() if wait else ():
+            if followed.partition.throttled_follower and not followed.partition.caught_up:
+                # Not for long: the rate may be raised meanwhile.
+                soon = now + min(wait, _THROTTLED_SECONDS)
+                followed.not_before = max(followed.not_before, soon)
         return [item for item in self.partitions.items() if item[1].not_before <= now]
 
     def _next_due(self) -> float | None:
@@ -309,6 +316,8 @@ class LeaderFetcher:
             partition.cut_diverged(row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
         else:
             records = None if row.records is None else memoryview(row.records)
+            if records is not None and partition.throttled_follower:
+                self._broker.follower_throttle.took(len(records))
             now_ms = self._clock.now_ms()
             partition.replicate(records, row.high_watermark, row.log_start_offset, now_ms)
 

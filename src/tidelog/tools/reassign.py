@@ -4,7 +4,8 @@
     tidelog topics reassign --run moves.json               begin
     tidelog topics reassign --verify moves.json            how far it is
 
-The file is that of Kafka's own tool (kafka-reassign-partitions).
+The file is that of Kafka's own tool (kafka-reassign-partitions), and so is the throttle: --run
+sets it on the brokers and topics of the moves, --verify takes it away when nothing moves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tidelog.coordination.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain, note, show_json, show_table
+from tidelog.tools.output import complain, note, show_json, show_table, size_text
+from tidelog.tools.reassign_throttle import remove_throttle, set_throttle
 
 
 @click.command()
@@ -30,6 +32,12 @@ from tidelog.tools.output import complain, note, show_json, show_table
 @click.option("--brokers", metavar="1,2,3", help="With --plan: use these; default all there are.")
 @click.option("--run", "to_run", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--verify", "to_verify", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--throttle",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="With --run: how many bytes a second each broker may copy.",
+)
 @bootstrap_option
 @json_option
 def reassign(
@@ -38,6 +46,7 @@ def reassign(
     brokers: str | None,
     to_run: Path | None,
     to_verify: Path | None,
+    throttle: int | None,
     bootstrap: str,
     as_json: bool,
 ) -> None:
@@ -47,11 +56,13 @@ def reassign(
     """
     if sum((planning, to_run is not None, to_verify is not None)) != 1:
         raise click.UsageError("give one of --plan, --run FILE and --verify FILE")
+    if throttle is not None and to_run is None:
+        raise click.UsageError("--throttle goes with --run FILE")
     with connect(bootstrap) as cluster:
         if planning:
             _plan(cluster, names, brokers)
         elif to_run is not None:
-            _run(cluster, _read(to_run), as_json)
+            _run(cluster, _read(to_run), throttle, as_json)
         elif to_verify is not None:
             _verify(cluster, _read(to_verify), as_json)
 
@@ -100,7 +111,9 @@ def _read(path: Path) -> dict[Key, Replicas]:
         ) from error
 
 
-def _run(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
+def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_json: bool) -> None:
+    if throttle is not None:
+        set_throttle(cluster, _current(cluster.metadata()), moves, throttle)
     results = admin.reassign(cluster, moves)
     failed = {key: error for key, error in results.items() if error is not None}
     if as_json:
@@ -112,6 +125,8 @@ def _run(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
         )
     else:
         click.echo(f"{plural(len(results) - len(failed), 'move')} begun")
+        if throttle is not None:
+            note(f"at most {size_text(throttle)} a second; --verify takes that away at the end")
     for (name, index), error in failed.items():
         complain(f"{name}-{index}: {error.message}")
     if failed:
@@ -121,6 +136,7 @@ def _run(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
 def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
     under_way = admin.reassignments(cluster)
     current = _current(cluster.metadata())
+    topics = {name for name, _ in current}
     rows: list[dict[str, Any]] = []
     for key, wanted in moves.items():
         if key in under_way:
@@ -141,5 +157,7 @@ def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None
             ],
             right=["partition"],
         )
+    if not under_way and remove_throttle(cluster, sorted({name for name, _ in moves} & topics)):
+        note("nothing moves any more: the throttle is taken away")
     if any(row["state"] != "done" for row in rows):
         raise click.exceptions.Exit(1)

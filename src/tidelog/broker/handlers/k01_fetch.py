@@ -191,7 +191,9 @@ class _Fetch(Pending):
                 if offset <= log.end_offset:
                     now_ms = self._broker.clock.now_ms()
                     partition.follower_fetched(self._follower, offset, now_ms)
-            if left > 0 or self._bytes == 0:
+            if self._follower is not None and self._must_wait(partition):
+                pass  # an empty answer: the next fetch may have more
+            elif left > 0 or self._bytes == 0:
                 most, whole = min(max_bytes, left), self._bytes == 0
                 if self._follower is not None:
                     records = partition.read_as_follower(offset, most, at_least_one=whole)
@@ -213,6 +215,12 @@ class _Fetch(Pending):
             records,
             aborted,
         )
+
+    def _must_wait(self, partition: Partition) -> bool:
+        """Is a replica copied that is not in sync, and too much was sent already?"""
+        assert self._follower is not None
+        held_up = partition.holds_up(self._follower)
+        return held_up and self._broker.leader_throttle.wait_seconds > 0
 
     def _nearest(self, partition: Partition, offset: int) -> int:
         """A follower in the consumer's rack that has what it asks for; -1: stay here."""
@@ -278,7 +286,11 @@ class _Fetch(Pending):
         """The response as chunks; in a session only what is news."""
         topics: list[tuple[TopicRef, list[Fetched]]] = []
         session = self._session
-        for row, result in zip(self._rows, self._results, strict=True):
+        for i, (row, result) in enumerate(zip(self._rows, self._results, strict=True)):
+            if self._follower is not None and result.records is not None:
+                partition = self._partitions[i]
+                if partition is not None and partition.throttled_leader:
+                    self._broker.leader_throttle.took(len(result.records))
             if session is not None:
                 if self._incremental and not session.has_news(row.topic, result):
                     continue
