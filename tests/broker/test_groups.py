@@ -76,6 +76,18 @@ def test_kinds_of_coordinators_that_are_not_there(client):
 # -- members ------------------------------------------------------------------------
 
 
+def test_assignments_of_megabytes(client, group):
+    """As large as the log takes them; beyond that an error, and the connection stays."""
+    joined = client.join(group)
+    answer = client.sync(group, joined, {joined.member_id: bytes(1_000_000)})
+    assert (answer.error_code, len(answer.assignment)) == (0, 1_000_000)
+    joined = client.join(group, joined.member_id)
+    answer = client.sync(group, joined, {joined.member_id: bytes(2_000_000)})
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    joined = client.join(group, joined.member_id)
+    assert client.sync(group, joined, {joined.member_id: b"all"}).assignment == b"all"
+
+
 def test_the_life_of_a_member(client, group, topic):
     joined = client.enter(group)
     assert joined.member_id.startswith("raw-")

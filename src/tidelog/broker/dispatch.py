@@ -35,7 +35,7 @@ _new_tuple = tuple.__new__  # half the time of Frame(...)
 _CORRELATION = struct.Struct(">ii")  # frame size, correlation id
 
 # A request is decoded at once, in the only thread.  A mebibyte of it takes some tenths of
-# a second; only APIs that say ``large`` (Produce) go by socket.request.max.bytes.
+# a second; only APIs that say ``large`` (mostly bytes) go by socket.request.max.bytes.
 MAX_REQUEST = 1024 * 1024
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ID_FIRST, _NULL_PROTOCOL, _MAY_SKIP = 4, 7, 9
 
 
-@raw_api(JoinGroupRequest, versions=(0, 9))
+@raw_api(JoinGroupRequest, versions=(0, 9), large=True)
 def join_group(broker: Broker, frame: Frame) -> None:
     """Join a consumer group, or stay in it."""
     request = read_request(JoinGroupRequest, frame)

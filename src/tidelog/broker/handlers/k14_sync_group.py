@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@raw_api(SyncGroupRequest, versions=(0, 5))
+@raw_api(SyncGroupRequest, versions=(0, 5), large=True)
 def sync_group(broker: Broker, frame: Frame) -> None:
     """Hand in and get the assignment of a generation."""
     request = read_request(SyncGroupRequest, frame)
