@@ -16,7 +16,7 @@ from tidelog.pipeline.lake.values import Decoder
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text() | st.floats(-1, 1)
 OBJECTS = st.dictionaries(
-    st.text("abc", min_size=1, max_size=2),
+    st.text("abC", min_size=1, max_size=2),
     st.recursive(
         SCALARS,
         lambda inner: (
@@ -88,6 +88,54 @@ def test_bad_rows_have_reasons_and_the_others_stay() -> None:
     assert reasons[5] == "n: text, where a whole number is expected"
     assert reasons[6] == "it is not UTF-8: byte 0 is 0xff"
     assert "not an object" in reasons[2]
+
+
+# Each of these once ended a task, or worse: a record must never stop a load.
+HOSTILE_JSON = [
+    ('{"a": "\\ud800"}', "half a character"),
+    ('{"\\ud800": 1}', "half a character"),
+    ('{"a":' * 20_000 + "1" + "}" * 20_000, "nested"),  # ended the process
+    ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested"),
+    ('{"a": {"x": 1, "X": 2}}', "a.X: the name differs from x only by case"),
+    ('{"": 1}', "a field without a name"),
+    (json.dumps({f"f{i}": {"x": i} for i in range(1500)}), "more than 2000"),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), HOSTILE_JSON, ids=[row for _, row in HOSTILE_JSON])
+def test_no_json_stops_a_load(value: str, reason: str) -> None:
+    for decoder in (Decoder("json"), Decoder("json", [pa.field("n", pa.int64())])):
+        found = decoder.decode(batch('{"n": 1}', value, '{"n": 2}'))
+        assert [row for row, _ in found.bad] == [1]
+        assert reason in found.bad[0][1]
+        assert found.batch.column("n").to_pylist() == [1, 2]
+
+
+def test_records_are_not_mixed_up() -> None:
+    """As many rows as values, and yet not one of each."""
+    found = Decoder("json").decode(batch('{"a":1', ',"b":2}', '{"c":3}{"d":4}'))
+    assert [row for row, _ in found.bad] == [0, 1, 2]
+    found = Decoder("csv").decode(batch("1,2", '3,"x', 'y"', "5,6\n7,8"))
+    assert [row for row, _ in found.bad] == [1, 2, 3]
+    assert rows_of(Decoder("csv"), " 1,2 \r\n", "3,4") == [
+        {"_c0": " 1", "_c1": "2 ", "offset": 0},
+        {"_c0": "3", "_c1": "4", "offset": 1},
+    ]
+
+
+def test_lists_that_begin_with_null() -> None:
+    """Arrow infers their type, and gives columns that are broken."""
+    for value in ({"a": [None, 1]}, {"a": [None, [1]]}, {"a": [None, {"b": 2}]}):
+        assert rows_of(Decoder("json"), json.dumps(value)) == [{**value, "offset": 0}]
+
+
+def test_no_csv_stops_a_load() -> None:
+    values = ["a,b", 'a,"b"c', "a\rb,c", '"a,b', "x", "a," + "x" * 200_000]
+    found = Decoder("csv").decode(batch(*values))
+    assert [row for row, _ in found.bad] == [1, 2, 3, 4]
+    assert found.batch.num_rows == 2
+    found = Decoder("csv").decode(batch(*reversed(values)))  # the first says how many columns
+    assert [row for row, _ in found.bad] == [1, 2, 3, 4]
 
 
 def test_names_that_the_record_has_already() -> None:

@@ -1,7 +1,8 @@
 """Schemas that grow: what a new record's type makes of the type that is there.  Pure.
 
 Columns are added; whole numbers widen to doubles, and anything becomes text in a column that
-is text.  All else is a conflict, and the record that causes it is a dead letter.  A field that
+is text.  All else is a conflict, and the record that causes it is a dead letter; so is a name
+that Spark could not read beside the others (it takes ``id`` and ``ID`` for one).  A field that
 was only ever null, ``[]`` or ``{}`` has no type yet, and therefore no column.
 """
 
@@ -50,7 +51,7 @@ def merge(known: pa.DataType, new: pa.DataType, path: str = "") -> pa.DataType:
     if known.equals(new) or pa.types.is_null(new):
         return known
     if pa.types.is_null(known):
-        return new
+        return _new(new, path)
     if pa.types.is_string(known):
         return known
     if pa.types.is_int64(known) and pa.types.is_float64(new):
@@ -69,12 +70,37 @@ def merge_fields(
 ) -> list[pa.Field]:
     """All fields, those that are known first."""
     fields = {field.name: field for field in known}
+    names = {name.lower(): name for name in fields}
     for field in new:
         there = fields.get(field.name)
         where = f"{path}.{field.name}" if path else field.name
-        kind = field.type if there is None else merge(there.type, field.type, where)
+        if there is None:
+            other = names.setdefault(field.name.lower(), field.name)
+            if other != field.name:
+                raise Conflict(f"{where}: the name differs from {other} only by case")
+            if not field.name:
+                raise Conflict(f"{path or 'it'} has a field without a name")
+        kind = _new(field.type, where) if there is None else merge(there.type, field.type, where)
         fields[field.name] = pa.field(field.name, kind)
     return list(fields.values())
+
+
+def _new(kind: pa.DataType, path: str) -> pa.DataType:
+    """A type that was not there before, its names checked."""
+    if pa.types.is_struct(kind):
+        return pa.struct(merge_fields([], list(kind), path))
+    return pa.list_(_new(kind.value_type, f"{path}[]")) if pa.types.is_list(kind) else kind
+
+
+def count_fields(fields: Iterable[pa.Field]) -> int:
+    """How many there are, those within objects and lists included."""
+    return sum(1 + count_fields(_inner(field.type)) for field in fields)
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return list(kind) if pa.types.is_struct(kind) else []
 
 
 def settled(kind: pa.DataType, texts: bool = True) -> pa.DataType | None:

@@ -2,7 +2,8 @@
 
 A decoder takes a whole batch and gives back its columns and the rows that do not decode, each
 with a reason.  Whole batches go through Arrow's own parsers; only where one of these stumbles,
-the rows around are looked at one by one in Python.
+the rows around are looked at one by one in Python.  No value may stop a load, whatever is in it:
+what Arrow's parsers would not survive is kept from them.
 
 A null value (a tombstone) is no error: its columns are null.  Fields whose names the record has
 already (``offset``, ``timestamp``, or a folder of ``--by``) become ``value_offset`` and so on.
@@ -17,14 +18,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 
-from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.schemas import (
     Conflict,
+    count_fields,
     fit,
     merge_fields,
     settled_fields,
@@ -32,10 +34,13 @@ from tidelog.pipeline.lake.schemas import (
 )
 from tidelog.pipeline.ranges import COLUMNS, HEADERS
 
-_MOST_COLUMNS = 2_000
+_MOST_FIELDS = 2_000
+_DEEPEST = 100  # Arrow's parser of JSON ends the process at some thousand levels
 # So few rows are quicker in Python than in several tries with Arrow: to see whether each is
 # JSON, and to fit each to the schema, which is slow.
 _SOME, _FEW = 1024, 32
+
+csv.field_size_limit(2**31 - 1)  # as Arrow's parser, which has none
 
 Bad = tuple[int, str]  # a row of a batch, and the reason
 
@@ -117,11 +122,6 @@ class Decoder:
         pieces, more = self._parse(left)
         more = [(rows[row].as_py() if rows is not None else row, why) for row, why in more]
         bad = sorted([*bad, *more])
-        if len(self.fields) > _MOST_COLUMNS:
-            raise LakeError(
-                f"the values have more than {_MOST_COLUMNS} fields: name those that are wanted "
-                'with --schema "name type, ..."'
-            )
         kind = pa.struct(self.fields)
         parsed = pa.concat_arrays([conform(piece, kind) for piece in pieces])
         if missing:  # tombstones come back in their places
@@ -141,7 +141,7 @@ class Decoder:
             return [pa.array([], pa.struct(self.fields))], []
         try:
             return [self._parse_all(texts)], []
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, Conflict):
             pass
         if self.kind == "json" and not checked and len(texts) <= _SOME:
             # Most often a few values are no JSON at all.  Without them the rest is quick.
@@ -160,11 +160,10 @@ class Decoder:
         return pieces, bad
 
     def _parse_all(self, texts: pa.Array) -> pa.StructArray:
-        blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-        if pc.any(blank).as_py():
+        trimmed = pc.utf8_trim_whitespace(texts)
+        if pc.any(pc.equal(pc.binary_length(trimmed), 0)).as_py():
             raise pa.ArrowInvalid("an empty value")
-        table = self._parse_csv(texts) if self.kind == "csv" else self._parse_json(texts)
-        # No value is blank, so each gives a row at least: as many rows means one of each.
+        table = self._parse_csv(texts) if self.kind == "csv" else self._parse_json(trimmed)
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid("a value that is not one record")
         batch = table.combine_chunks()
@@ -172,22 +171,42 @@ class Decoder:
         return pa.StructArray.from_arrays(columns, fields=list(table.schema))
 
     def _parse_json(self, texts: pa.Array) -> pa.Table:
+        # Where each begins and ends as an object does, no object can reach into the next line:
+        # after what ends with } there, only a comma or a bracket could go on.
+        whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+        if not pc.all(whole).as_py() or _any_too_deep(texts):
+            raise pa.ArrowInvalid("a value that is no object, or no usual one")
         if pc.any(pc.match_substring(texts, "\n")).as_py():
             # Only between tokens: a line's end within a string must be escaped.
             texts = pc.replace_substring(texts, "\n", " ")
         data = _lines(texts)
         table = _read_json(data, self.fields, "ignore" if self.fixed else "infer")
         if not self.fixed:
-            found = merge_fields(self.fields, settled_fields(table.schema))
-            if found != list(table.schema):
-                self.fields = found
+            found = self._with(settled_fields(table.schema))
+            if found != self.fields or found != list(table.schema):
+                # Only the types that Arrow has inferred are used: its columns may be broken,
+                # as of {"a": [null, 1]} with pyarrow 26.
                 table = _read_json(data, found, "ignore")
             self.fields = found
         return table
 
+    def _with(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
+        """What the fields are together with these."""
+        found = merge_fields(self.fields, fields)
+        if count_fields(found) > _MOST_FIELDS:
+            raise Conflict(f"with its fields there would be more than {_MOST_FIELDS}")
+        return found
+
     def _parse_csv(self, texts: pa.Array) -> pa.Table:
+        # Without line ends within, a value gives one row at most: no two can be mixed up.
+        texts = pc.utf8_rtrim(texts, "\r\n")
+        if pc.any(pc.match_substring_regex(texts, "[\r\n]")).as_py():
+            raise pa.ArrowInvalid("a value of several lines")
         if not self.fields:
-            count = len(next(csv.reader([texts[0].as_py()], delimiter=self.separator)))
+            try:
+                count = len(self._csv_fields(texts[0].as_py()))
+            except ValueError as error:
+                raise pa.ArrowInvalid(str(error)) from None
             self.fields = [pa.field(f"_c{i}", pa.string()) for i in range(count)]
         return arrow_csv.read_csv(
             io.BytesIO(_lines(texts)),
@@ -217,18 +236,25 @@ class Decoder:
     def _json_row(self, text: str) -> Any:
         value = _read_object(text)
         if not self.fixed:
-            self.fields = settled_fields(merge_fields(self.fields, list(type_of(value))))
+            self.fields = settled_fields(self._with(list(type_of(value))))
         return fit(value, pa.struct(self.fields))
 
     def _csv_row(self, text: str) -> dict[str, Any]:
-        rows = list(csv.reader(io.StringIO(text), delimiter=self.separator, strict=True))
+        found = self._csv_fields(text)
+        if len(found) != len(self.fields) and self.fields:
+            raise ValueError(f"it has {len(found)} columns, not {len(self.fields)}")
+        fields = self.fields or [pa.field(f"_c{i}", pa.string()) for i in range(len(found))]
+        self.fields = fields
+        return {row.name: _csv_value(text, row) for row, text in zip(fields, found, strict=True)}
+
+    def _csv_fields(self, text: str) -> list[str]:
+        try:
+            rows = list(csv.reader(io.StringIO(text), delimiter=self.separator, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"it is not CSV: {error}") from None
         if len(rows) != 1 or not rows[0]:
             raise ValueError("it is not one line of CSV")
-        if len(rows[0]) != len(self.fields) and self.fields:
-            raise ValueError(f"it has {len(rows[0])} columns, not {len(self.fields)}")
-        fields = self.fields or [pa.field(f"_c{i}", pa.string()) for i in range(len(rows[0]))]
-        self.fields = fields
-        return {row.name: _csv_value(text, row) for row, text in zip(fields, rows[0], strict=True)}
+        return rows[0]
 
 
 def _is_taken(name: str, folders: Collection[str]) -> bool:
@@ -328,7 +354,39 @@ def _read_object(text: str) -> dict[str, Any]:
         raise ValueError("it is not JSON that can be read: it is nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError(f"it is JSON, but not an object: {text[:40]}")
+    if text.count("{") + text.count("[") > _DEEPEST and _depth(value) > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half a character: a surrogate without the other") from None
     return value
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [row for row in level if isinstance(row, dict | list) and row]:
+        depth += 1
+        level = [x for row in level for x in (row.values() if isinstance(row, dict) else row)]
+    return depth
+
+
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"{[")], _STEPS[list(b"}]")] = 1, -1
+
+
+def _any_too_deep(texts: pa.Array) -> bool:
+    """Whether one may be: brackets within its strings count, too.  None of them is empty."""
+    if pc.max(pc.binary_length(texts)).as_py() <= 2 * _DEEPEST:
+        return False
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    steps = _STEPS[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]
+    depths = np.cumsum(steps, dtype=np.int32)
+    starts = ends[:-1] - ends[0]
+    above = np.maximum.reduceat(depths, starts) - depths[starts] + steps[starts]
+    return bool(above.max() > _DEEPEST)
 
 
 def _not_objects(texts: pa.Array) -> list[Bad]:
