@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import pty
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli import Result, run
+from cli import Result, run, spawn
 from filling import fill, make_topic
 
+from tidelog.client.cluster import no_topic
 from tidelog.client.offsets import parse_position
 from tidelog.pipeline.json_types import fields_of, schema_text
-from tidelog.pipeline.sql import METADATA, needed, no_topic, query, quote_topics, reason
+from tidelog.pipeline.sql import query
+from tidelog.pipeline.sql_text import METADATA, missing_topic, needed, quote_topics, reason
 from tidelog.testing import LocalBroker
 
 Sql = Callable[..., Result]
@@ -75,7 +81,50 @@ def test_the_nearest_topic_is_named() -> None:
         assert (
             str(no_topic(wrong, names)) == f"there is no topic {wrong!r}; did you mean {right!r}?"
         )
-    assert str(no_topic("xyz", names)) == "there is no topic 'xyz'; see `tidelog topics list`"
+    assert str(no_topic("xyz", names)).startswith("there is no topic 'xyz'; see `tidelog topics")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from nowhere",
+        "select * from `nowhere` n where n.x = 1",
+        "select 1 from (select 2 from clicks join nowhere on true)",
+        "from nowhere",
+        "describe nowhere",
+        "select 'from clicks' /* from clicks */ from nowhere -- from clicks",
+        "with a as (select 1 from nowhere) select * from a",
+        "select extract(year from (select max(_timestamp) from nowhere))",
+        "select * from a-b where x in (select y from nowhere)",
+        "select * FROM\nnowhere",
+    ],
+)
+def test_what_surely_is_no_topic_is_told_before_spark_starts(text: str) -> None:
+    assert missing_topic(text, ["clicks", "a-b"]) == "nowhere"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select 1",
+        "select extract(year from _timestamp), trim(both 'x' from keyword) from clicks",
+        "select substring(word from 2) from CLICKS",
+        "with a as (select 1), b(x) as (select 2) select * from a join b on true",
+        "with `a` (select 1) select * from `a`",
+        "with recursive r(n) as (select 1 union all select n + 1 from r) select * from r",
+        "select * from range(10) join explode(array(1))",
+        "select * from parquet.`/data`",
+        "select * from values (1), (2)",
+        "select n is not distinct from m from clicks",
+        "select * from clicks join lateral (select 1)",
+        "select '\\' from nowhere', `from nowhere`, \"from nowhere\" from clicks",
+        "describe function count",
+        "show functions",
+        "select * from identifier('clicks')",
+    ],
+)
+def test_what_may_be_a_table_is_left_to_spark(text: str) -> None:
+    assert missing_topic(text, ["clicks", "a-b"]) is None
 
 
 @pytest.mark.parametrize(
@@ -241,6 +290,49 @@ def test_some_values_that_are_no_json(sql: Sql, filled: Any) -> None:
     ]
 
 
+def test_columns_that_the_sample_does_not_have(sql: Sql, filled: Any) -> None:
+    values: list[Any] = [{"quux": i} for i in range(40)]
+    values[20] = {"quux": 20, "rare": "yes", "Odd name": [1]}
+    topic = filled(values)
+    rare = f"select rare from {topic} where rare is not null"
+    some = sql(f"select max(quux) as most from {topic}", "--sample", "10", "--json")
+    assert some.json == [{"most": 39}]
+    seen = f"{topic}: the columns are those of 10 records of about 40"
+    assert some.err == f"{seen} (--sample, --schema)\n"
+    assert sql(f"select count(*) from {topic}", "--sample", "10", "--json").err == ""
+    missing = sql(rare, "--sample", "10")
+    assert (missing.code, missing.out) == (1, "")
+    assert "name `rare` cannot be resolved" in missing.err
+    assert missing.err.endswith(
+        f"\n{seen}; --sample all looks at all of them, --schema '{topic}=name type, ...' names "
+        "them\n"
+    )
+    whole = sql(rare, "--sample", "all", "--json")
+    assert (whole.json, whole.err) == ([{"rare": "yes"}], "")
+    schema = "rare string, `Odd name` array<int>, d struct<`a b`: map<string, int>>"
+    for option in (schema, f"{topic}={schema}"):
+        found = sql(f"select *, quux from (select * from {topic})", "--schema", option)
+        assert "name `quux` cannot be resolved" in found.err and "--sample" not in found.err
+        found = sql(f"select * from {topic} where _offset = 20", "--schema", option, "--json")
+        (row,) = found.json
+        assert (row["rare"], row["Odd name"], row["d"], row["_offset"]) == ("yes", [1], None, 20)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("n nonsense", "--schema n nonsense: write it as in SQL, 'user string, n bigint'"),
+        ("", "--schema : write it as in SQL"),
+        ("_key string", "a column _key is there in any case"),
+        ("search-event.v1=n int", "did you mean 'search-events.v1'?"),
+    ],
+)
+def test_wrong_schemas(sql: Sql, searches: str, option: str, message: str) -> None:
+    result = sql(f"select n from {searches}", "--schema", option)
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err
+
+
 def test_an_empty_topic(sql: Sql, broker: LocalBroker, topic: str) -> None:
     make_topic(broker.bootstrap, topic, 2)
     result = sql(f"select count(*) as n from {topic}", "--json")
@@ -287,6 +379,7 @@ def test_wrong_queries(sql: Sql, searches: str, text: str, code: int, message: s
         (["--from", "1:2", "--until", "3"], "a range has its own end"),
         (["--conf", "x"], "write it as name=value"),
         (["--from", "soon"], "'soon' is not an offset"),
+        (["--sample", "0"], "'0': write how many records, or all"),
     ],
 )
 def test_wrong_options(args: list[str], message: str) -> None:
@@ -295,7 +388,46 @@ def test_wrong_options(args: list[str], message: str) -> None:
     assert message in result.err or "cannot reach a broker" in result.err
 
 
-def test_no_broker_is_told_before_spark_starts() -> None:
-    result = run("sql", "select 1", bootstrap="localhost:1")
-    assert result.code == 1
-    assert "cannot reach a broker at localhost:1" in result.err
+def test_what_is_wrong_is_told_before_spark_starts(
+    broker: LocalBroker, searches: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: Any, **__: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("tidelog.tools.sql.start_spark", start)
+    for text, message in (
+        ("select * from search-event.v1", "no topic 'search-event.v1'; did you mean 'search-ev"),
+        ("describe nowhere-at-all", "there is no topic 'nowhere-at-all'; "),
+        ("insert into x values (1)", "INSERT: topics can only be read here"),
+    ):
+        result = run("sql", text, bootstrap=broker.bootstrap)
+        assert (result.code, result.out) == (1, "")
+        assert message in result.err
+    none = run("sql", "select 1", bootstrap="localhost:1")
+    assert none.code == 1
+    assert "cannot reach a broker at localhost:1" in none.err
+    assert none.err.endswith("start one with `tidelog up`, or name another with -b\n")
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_ends_a_query_with_one_line(broker: LocalBroker, topic: str) -> None:
+    """As a terminal does it: everybody gets the signal, also those whom Spark has started."""
+    fill(broker.bootstrap, topic, ["x"])
+    query = f"select reflect('java.lang.Thread', 'sleep', 3600000L) from {topic}"
+    ours, theirs = pty.openpty()
+    process = spawn(
+        "sql", query, "--conf", "spark.driver.memory=512m", bootstrap=broker.bootstrap,
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    screen = ""
+    with open(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # it is closed
+        while more := terminal.read(65536).decode():
+            waited = "tasks/s" in screen
+            screen += more
+            if "tasks/s" in screen and not waited:
+                os.killpg(process.pid, signal.SIGINT)
+    assert process.wait() == 130
+    assert "starting Spark ..." in screen
+    assert screen.rpartition("\r\x1b[K")[2] == "stopped\r\n"
+    assert "Traceback" not in screen

@@ -10,6 +10,7 @@ the caller's back but the wait for a leader or a controller that is being electe
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -298,6 +299,10 @@ class Cluster:
             {row.name: _view(row) for row in response.topics if row.name is not None},
         )
 
+    def topic_names(self) -> list[str]:
+        """All topics but the brokers' own."""
+        return [view.name for view in self.metadata().topics.values() if not view.internal]
+
     def topics(self, names: Iterable[str]) -> dict[str, TopicView]:
         """These topics, or an error that names the first one that is not there."""
         found = self.metadata(list(dict.fromkeys(names))).topics
@@ -319,13 +324,19 @@ class Cluster:
 def check_topic(topic: TopicView) -> None:
     """Raise what is wrong with a topic, in a sentence that names it."""
     if topic.error in TOPIC_GONE:
-        raise ApiError(
-            topic.error,
-            f"there is no topic {topic.name!r}; see `tidelog topics list`, or make it with "
-            f"`tidelog topics create {topic.name}`",
-        )
+        raise no_topic(topic.name)
     if topic.error and topic.error not in LEADER_MOVED:
         raise error_of(topic.error, None, f"topic {topic.name!r}")
+
+
+def no_topic(name: str, names: Iterable[str] = ()) -> ApiError:
+    """There is no such topic; perhaps there is one among ``names`` that is spelt nearly so."""
+    by_lower = {row.lower(): row for row in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    hint = f"see `tidelog topics list`, or make it with `tidelog topics create {name}`"
+    if close:
+        hint = f"did you mean {by_lower[close[0]]!r}?"
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}; {hint}")
 
 
 def error_of(code: int, message: str | None = None, subject: str = "") -> ApiError:

@@ -49,6 +49,10 @@ class BrokerUnreachable(ApiError):
 class CannotConnect(BrokerUnreachable):
     """There never was a connection: the address is wrong, or no broker is up."""
 
+    def advised(self, option: str) -> CannotConnect:
+        """The same, and what to do; ``option`` is where this user names the brokers."""
+        return CannotConnect(f"{self}; start one with `tidelog up`, or name another with {option}")
+
 
 class _Expected(NamedTuple):
     """An answer that is under way."""

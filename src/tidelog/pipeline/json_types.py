@@ -86,3 +86,15 @@ def _text(kind: _Type) -> str:
         inner = ", ".join(f"{quote(name)}: {_text(field)}" for name, field in kind.items())
         return f"struct<{inner}>"
     return str(kind)
+
+
+def type_text(kind: Any) -> str:
+    """One of Spark's own types; it writes names in it without quotes."""
+    if kind.typeName() == "struct":
+        inner = ", ".join(f"{quote(row.name)}: {type_text(row.dataType)}" for row in kind)
+        return f"struct<{inner}>"
+    if kind.typeName() == "array":
+        return f"array<{type_text(kind.elementType)}>"
+    if kind.typeName() == "map":
+        return f"map<{type_text(kind.keyType)}, {type_text(kind.valueType)}>"
+    return str(kind.simpleString())

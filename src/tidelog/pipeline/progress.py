@@ -124,20 +124,20 @@ class Line:
         self._stream = stream or sys.stderr
         self._enabled = enabled
         self._clock = clock or SystemClock()
-        self._terminal = enabled and self._stream.isatty()
-        self._said = self._clock.monotonic() if not self._terminal else None
+        self.terminal = enabled and self._stream.isatty()
+        self._said = self._clock.monotonic() if not self.terminal else None
         self._open = False  # a line that was not ended yet
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
         """Say it, unless something was said a moment ago."""
-        pause = _TERMINAL_SECONDS if self._terminal else _PLAIN_SECONDS
+        pause = _TERMINAL_SECONDS if self.terminal else _PLAIN_SECONDS
         with self._lock:
             now = self._clock.monotonic()
             if not self._enabled or (self._said is not None and now - self._said < pause):
                 return
             self._said = now
-            if self._terminal:
+            if self.terminal:
                 width = shutil.get_terminal_size().columns - 1
                 self._write(f"\r\x1b[K{text[:width]}")
                 self._open = True

@@ -15,48 +15,34 @@ table is made, and so on until it knows them all.  Topics with dashes and dots m
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import col, date_format, expr, from_json, struct, to_json
 
-from tidelog.client.cluster import TopicPartition, check_topic
-from tidelog.client.offsets import END, START, Extent, Position
-from tidelog.client.partitions import extents, resolve_all
-from tidelog.clock import SystemClock
-from tidelog.errors import ApiError, ErrorCode
-from tidelog.pipeline.json_types import fields_of, quote, schema_text
+from tidelog.client.cluster import no_topic
+from tidelog.client.offsets import END, START, Position
+from tidelog.pipeline.json_types import quote, schema_text
 from tidelog.pipeline.options import ClientOptions
-from tidelog.pipeline.ranges import Columns, OffsetRange
-from tidelog.pipeline.reading import read_range
-from tidelog.text import plural
+from tidelog.pipeline.sql_columns import SAMPLE, Table, inferred, named
+from tidelog.pipeline.sql_text import (
+    METADATA,
+    QueryError,
+    check,
+    dashed_names,
+    needed,
+    quote_topics,
+    reason,
+    unquoted,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Name here -> the source's column, and what becomes of it.
-METADATA = {
-    "_key": ("key", "cast(key as string)"),
-    "_partition": ("partition", "partition"),
-    "_offset": ("offset", "offset"),
-    "_timestamp": ("timestamp", "timestamp"),
-    "_headers": ("headers", "headers"),
-    "_value": ("value", "cast(value as string)"),
-}
-_READS = ("select", "with", "from", "values", "table", "describe", "desc", "explain", "show", "(")
-_SAMPLE_RECORDS = 1000
-_SAMPLE_PARTITIONS = 50
-_SAMPLE_BYTES = 16 << 20
-_NOT_FOUND = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE")
-
-
-class QueryError(Exception):
-    """What is wrong with a query, in a sentence or two."""
+_NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE")
+_NO_COLUMN = ("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")
 
 
 @dataclass(slots=True)
@@ -67,45 +53,54 @@ class Topics:
     client: ClientOptions
     start: Position = START
     until: Position = END
+    sample: int | None = SAMPLE  # so many records say which columns there are; None: all
+    schemas: Mapping[str, str] = field(default_factory=dict)  # or these do, by topic; "": any
     notes: list[str] = field(default_factory=list)  # what a user should know of the tables
 
     def query(self, text: str) -> DataFrame:
         """The result of a query; Spark computes it when it is asked for."""
-        _check_that_it_reads(text)
         with self.client.cluster() as cluster:
-            names = [
-                topic.name for topic in cluster.metadata().topics.values() if not topic.internal
-            ]
+            names = cluster.topic_names()
+        check(text, names)
+        for topic in self.schemas:
+            if topic and topic not in names:
+                raise no_topic(topic, names)
         text = quote_topics(text, names)
-        tables: dict[str, dict[str, str]] = {}
+        tables: dict[str, Table] = {}
         while True:
             try:
                 return self.spark.sql(text)
             except AnalysisException as error:
-                table = _missing_table(error)
+                missing = _missing_table(error)
                 if error.getCondition() == "INVALID_IDENTIFIER":
                     for name in dashed_names(text):
                         raise no_topic(name, names) from error
-                if table is None or table in tables:
-                    raise self._better(text, tables, error) from error
-                topic = self._topic(table, names)
-                tables[table] = self._fields(topic)
-                self._make(topic, tables[table], text)
+                if missing is None or missing in tables:
+                    raise self._better(text, tables.values(), error) from error
+                table = self._table(self._topic(missing, names))
+                tables[missing] = table
+                self._make(table, text)
 
-    def _better(
-        self, text: str, tables: Mapping[str, dict[str, str]], error: AnalysisException
-    ) -> QueryError:
+    def _better(self, text: str, tables: Collection[Table], error: AnalysisException) -> QueryError:
         """What is wrong, with every column in view: Spark names those that are spelt nearly so."""
-        for table, fields in tables.items():
-            self._make(_unquoted(table), fields, None)
+        for table in tables:
+            self._make(table, None)
         try:
             self.spark.sql(text)
         except AnalysisException as again:
             error = again
-        return QueryError(reason(error))
+        message = reason(error)
+        if (error.getCondition() or "").startswith(_NO_COLUMN):
+            for table in tables:
+                if not table.whole:
+                    message += (
+                        f"\n{table.topic}: the columns are those of {table.seen()}; --sample all "
+                        f"looks at all of them, --schema '{table.topic}=name type, ...' names them"
+                    )
+        return QueryError(message)
 
     def _topic(self, table: str, names: Collection[str]) -> str:
-        topic = _unquoted(table)
+        topic = unquoted(table)
         if topic not in names:
             raise no_topic(topic, names)
         if "`.`" in table:
@@ -114,19 +109,32 @@ class Topics:
             self.spark.conf.set("spark.sql.caseSensitive", "true")
         return topic
 
-    def _make(self, topic: str, fields: dict[str, str], text: str | None) -> None:
-        """A table with the columns that this query can need."""
-        self._frame(topic, fields, text).createOrReplaceTempView(quote(topic))
+    def _table(self, topic: str) -> Table:
+        schema = self.schemas.get(topic) or self.schemas.get("")
+        if schema is not None:
+            return named(topic, schema)
+        return inferred(self.client, topic, self.start, self.until, self.sample)
 
-    def _frame(self, topic: str, fields: dict[str, str], text: str | None) -> DataFrame:
+    def _make(self, table: Table, text: str | None) -> None:
+        """A table with the columns that this query can need; all, if it is not said."""
+        fields = table.fields
         metadata, chosen = (list(METADATA), list(fields)) if text is None else needed(text, fields)
+        if text is not None:
+            self.notes += table.notes
+            if chosen and not table.whole:
+                self.notes.append(
+                    f"{table.topic}: the columns are those of {table.seen()} (--sample, --schema)"
+                )
+        self._frame(table, metadata, chosen).createOrReplaceTempView(quote(table.topic))
+
+    def _frame(self, table: Table, metadata: list[str], chosen: list[str]) -> DataFrame:
         columns = [METADATA[name][0] for name in metadata]
         if chosen:
             columns.append("value")
         rows = (
             self.spark.read.format("tidelog")
             .options(**{f"kafka.{name}": value for name, value in self.client.settings})
-            .option("subscribe", topic)
+            .option("subscribe", table.topic)
             .option("startingOffsets", str(self.start))
             .option("endingOffsets", str(self.until))
             .option("columns", ",".join(dict.fromkeys(columns)) or "offset")
@@ -135,82 +143,19 @@ class Topics:
         result = [expr(METADATA[name][1]).alias(name) for name in metadata]
         if not chosen:
             return rows.select(*(result or [expr("offset").alias("_offset")]))
-        schema = schema_text({name: fields[name] for name in chosen})
+        schema = schema_text({name: table.fields[name] for name in chosen})
         parsed = from_json(expr("cast(value as string)"), schema)
         return rows.select(parsed.alias("__json"), *result).select(
             *(expr(f"__json.{quote(name)}").alias(name) for name in chosen), *metadata
         )
 
-    def _fields(self, topic: str) -> dict[str, str]:
-        """The JSON fields of a topic's values; none, if most of them are no JSON objects."""
-        objects, others = [], 0
-        for value in self._sample(topic):
-            try:
-                found = json.loads(value)
-            except ValueError:
-                found = None
-            if isinstance(found, dict):
-                objects.append(found)
-            else:
-                others += 1
-        if not objects and not others:
-            self.notes.append(f"{topic}: there are no records, so only columns such as _key")
-        if not objects or others > len(objects):
-            return {}
-        if others:
-            self.notes.append(
-                f"{topic}: {others} of {plural(others + len(objects), 'sampled record')} are no "
-                "JSON objects; their fields are null, _value has the text"
-            )
-        known: set[str] = set()
-        fields = {}
-        for name, kind in fields_of(objects).items():
-            if name in METADATA:
-                self.notes.append(f"{topic}: the field {name} of the values is in _value only")
-            elif name.lower() in known:
-                self.notes.append(
-                    f"{topic}: the field {name} differs from another by case only; it is in "
-                    "_value only"
-                )
-            else:
-                fields[name] = kind
-                known.add(name.lower())
-        return fields
 
-    def _sample(self, topic: str) -> Iterable[bytes]:
-        """Some values from both ends of the partitions; nulls say nothing."""
-        with self.client.cluster() as cluster:
-            view = cluster.topics([topic])[topic]
-            check_topic(view)
-            places = [TopicPartition(topic, part.index) for part in view.partitions]
-            logs = extents(cluster, places)
-            now = SystemClock().now_ms()
-            starts = resolve_all(cluster, self.start, logs, now)
-            ends = resolve_all(cluster, self.until, logs, now)
-        spans = {
-            place: Extent(max(starts[place], log.start), min(ends[place], log.end))
-            for place, log in logs.items()
-        }
-        largest = sorted(spans, key=lambda place: spans[place].start - spans[place].end)
-        chosen = [row for row in largest[:_SAMPLE_PARTITIONS] if spans[row].start < spans[row].end]
-        each = _SAMPLE_RECORDS // (2 * max(1, len(chosen)))
-        size = 0
-        for place in chosen:
-            start, end = spans[place]
-            cuts = [(start, end)]
-            if end - start > 2 * each:
-                cuts = [(start, start + each), (end - each, end)]
-            for first, last in cuts:
-                part = OffsetRange(*place, first, last, view.topic_id)
-                for batch in read_range(
-                    self.client, part, Columns(("value",)), on_loss=_skip, on_corrupt=_skip
-                ):
-                    for value in batch.column(0).to_pylist():
-                        if value is not None:
-                            size += len(value)
-                            yield value
-                    if size > _SAMPLE_BYTES:
-                        return
+def _missing_table(error: AnalysisException) -> str | None:
+    condition = error.getCondition() or ""
+    if condition not in _NO_TABLE:
+        return None
+    parameters = error.getMessageParameters() or {}
+    return parameters.get("relationName") or parameters.get("identifier")
 
 
 def query(
@@ -220,11 +165,18 @@ def query(
     *,
     start: Position = START,
     until: Position = END,
+    sample: int | None = SAMPLE,
+    schemas: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The result of a query over the topics of a cluster."""
+    """The result of a query over the topics of a cluster.
+
+    ``sample``   from how many records of a topic its columns are found out; None: from all
+    ``schemas``  the columns of JSON values, by topic: ``{"searches": "user string, ms int"}``
+    """
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
     # Tables of another query, with other offsets, must not be seen.
-    return Topics(spark.newSession(), client, start, until).query(text)
+    topics = Topics(spark.newSession(), client, start, until, sample, schemas or {})
+    return topics.query(text)
 
 
 # -- results --------------------------------------------------------------------
@@ -260,104 +212,3 @@ def as_json_rows(frame: DataFrame) -> DataFrame:
     return frame.toDF(*(f"c{number}" for number in count)).select(
         to_json(struct(*fields), options).alias("json")
     )
-
-
-def _skip(_: Exception) -> None:
-    """A sample may have holes."""
-
-
-# -- the text of a query (pure) -------------------------------------------------
-
-_SKIPPED = r"'(?:[^'\\]|\\.)*' | \"(?:[^\"\\]|\\.)*\" | `[^`]*` | --[^\n]* | /\*.*?\*/"
-_TABLE = re.compile(
-    rf"({_SKIPPED}) | (\b(?:from|join|table|describe|desc)\s+)([A-Za-z0-9._-]+)",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-_COUNT = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
-_IMPLICIT = re.compile(
-    r"\* | \|> | `` | \b(?:natural|table)\b | \(\s*from\b"
-    r"| \b(?:all|distinct|union|intersect|except|minus)\s+from\b | ^(?!select|with)",
-    re.VERBOSE,
-)
-
-
-def quote_topics(text: str, names: Collection[str]) -> str:
-    """Backquotes around topics whose names SQL would not take as they are."""
-
-    def quoted(match: re.Match[str]) -> str:
-        skipped, before, name = match.groups()
-        if skipped or name not in names or re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            return match[0]
-        return f"{before}`{name}`"
-
-    return _TABLE.sub(quoted, text)
-
-
-def dashed_names(text: str) -> list[str]:
-    """Names with dashes that stand where a table stands, without quotes."""
-    found = [match[3] for match in _TABLE.finditer(text) if match[3]]
-    return [name for name in found if "-" in name]
-
-
-def needed(text: str, fields: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The metadata and the fields that a query can mean: what it does not name, it does not need.
-
-    If a column can be meant without being named (``*`` and its like), all are needed.
-    """
-    lower = _COUNT.sub("", text).lower().strip()
-    if _IMPLICIT.search(lower):
-        return list(METADATA), list(fields)
-    return (
-        [name for name in METADATA if name in lower],
-        [name for name in fields if name.lower() in lower],
-    )
-
-
-def _check_that_it_reads(text: str) -> None:
-    bare = re.sub(r"^(?:\s|--[^\n]*\n|/\*.*?\*/)+", "", text, flags=re.DOTALL).lower()
-    if not bare:
-        raise QueryError("the query is empty")
-    if not bare.startswith(_READS):
-        word = bare.split()[0].upper()
-        raise QueryError(
-            f"{word}: topics can only be read here; begin with {', '.join(_READS[:5])}"
-        )
-
-
-def _missing_table(error: AnalysisException) -> str | None:
-    condition = error.getCondition() or ""
-    if condition not in _NOT_FOUND:
-        return None
-    parameters = error.getMessageParameters() or {}
-    return parameters.get("relationName") or parameters.get("identifier")
-
-
-def _unquoted(table: str) -> str:
-    """The topic that Spark calls `` `a` `` or `` `a`.`b` ``."""
-    parts = re.findall(r"`((?:[^`]|``)*)`", table)
-    return ".".join(part.replace("``", "`") for part in parts)
-
-
-def no_topic(name: str, names: Collection[str]) -> ApiError:
-    """There is no such topic; perhaps there is one that is spelt nearly so."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if not close:
-        lower = {row.lower(): row for row in names}
-        close = [lower[row] for row in difflib.get_close_matches(name.lower(), lower, n=1)]
-    hint = f"did you mean {close[0]!r}?" if close else "see `tidelog topics list`"
-    return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}; {hint}")
-
-
-def reason(error: Exception) -> str:
-    """What Spark says, without plans, stacks and codes."""
-    text = str(error).strip()
-    if "Traceback (most recent call last)" in text:  # of a Python worker: its last words
-        said = re.findall(r"^(?:\w+\.)*[A-Z]\w*: (.+)$", text, re.MULTILINE)
-        text = said[-1] if said else text
-    text = text.removeprefix("An error occurred while calling ").split("\n\tat ")[0]
-    text = re.split(r";\n(?='|[A-Z+])", text)[0]  # the plan of the query
-    text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text)
-    text = re.sub(r" ?SQLSTATE: \w+", "", text)
-    text = re.sub(r"; line (\d+) pos (\d+)$", r" (line \1, pos \2)", text)
-    text = re.sub(r" ?Set failOnDataLoss to .*$", "", text)
-    return text.strip()

@@ -44,9 +44,7 @@ def connect(bootstrap: str, **options: Any) -> Iterator[Cluster]:
         with Cluster(bootstrap, **options) as cluster:
             yield cluster
     except CannotConnect as error:
-        raise CannotConnect(
-            f"{error}; start one with `tidelog up`, or name another with -b"
-        ) from error
+        raise error.advised("-b") from error
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -7,6 +7,7 @@ JSON, and elsewhere too unless they are text; structures in a cell are JSON.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.client.offsets import END, START, Position, Range
+from tidelog.pipeline.sql_text import QueryError, check, reason
 from tidelog.text import plural
 from tidelog.tools.options import (
     bootstrap_option,
@@ -25,12 +27,21 @@ from tidelog.tools.options import (
 )
 from tidelog.tools.output import note, show_table
 from tidelog.tools.pairs import pairs
+from tidelog.tools.spark import interruptible, start_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _LONGEST_CELL = 200
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def _sample(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    if value == "all":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r}: write how many records, or all", ctx, param)
+    return int(value)
 
 
 @click.command()
@@ -46,6 +57,21 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 @click.option(
     "-n", "--rows", default=50, show_default=True, type=click.IntRange(1), help="Show so many."
 )
+@click.option(
+    "--sample",
+    callback=_sample,
+    default="10000",
+    show_default=True,
+    metavar="N|all",
+    help="From how many records of a topic its columns are found out.",
+)
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    metavar="[TOPIC=]DDL",
+    help="Name the columns instead: 'searches=user string, ms int'.",
+)
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--master", metavar="URL", help="A Spark cluster; default: this machine.")
@@ -58,6 +84,8 @@ def sql(
     start: Position | Range | None,
     until: Position | None,
     rows: int,
+    sample: int | None,
+    schemas: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
     master: str | None,
@@ -79,24 +107,25 @@ def sql(
         raise click.UsageError("give --json or --csv, not both")
     first, last = _span(start, until)
     text = sys.stdin.read() if query == "-" else query
-    quiet = as_json or as_csv
-    with connect(bootstrap) as cluster:
-        cluster.metadata([])  # a wrong address is told before Spark is started
+    named = _schemas(schemas)
+    spark_settings = pairs(settings, "--conf")
+    # A wrong address and a wrong topic are told before Spark is started.
+    with connect(bootstrap) as cluster, _failures():
+        check(text, cluster.topic_names())
     # These take a second to import.
-    from tidelog.pipeline import progress
     from tidelog.pipeline.options import ClientOptions
+    from tidelog.pipeline.progress import Line, of_jobs
 
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
-    line = progress.Line(enabled=not quiet and sys.stderr.isatty())
-    line.show("starting Spark")
-    spark = _session(master, pairs(settings, "--conf"))
-    from tidelog.pipeline.sql import Topics, as_json_rows, as_text
+    line = Line(enabled=not (as_json or as_csv) and sys.stderr.isatty())
+    with interruptible(line):
+        spark = start_spark("tidelog sql", line, master=master, settings=spark_settings)
+        from tidelog.pipeline.sql import Topics, as_json_rows, as_text
 
-    # A session of its own: tables of another query must not be seen.
-    topics = Topics(spark.newSession(), client, first, last)
-    try:
         with _failures():
             line.show("looking at the topics")
+            # A session of its own: tables of another query must not be seen.
+            topics = Topics(spark.newSession(), client, first, last, sample, named)
             frame = topics.query(text)
             line.end()
             for remark in topics.notes:
@@ -106,11 +135,19 @@ def sql(
             elif as_csv:
                 _show_csv(frame.columns, as_text(frame).toLocalIterator(prefetchPartitions=True))
             else:
-                with progress.of_jobs(spark, line=line):
+                with of_jobs(spark, line=line):
                     found = as_text(frame).limit(rows + 1).collect()
                 _show_table(frame, found, rows)
-    finally:
-        line.end()
+
+
+def _schemas(values: tuple[str, ...]) -> dict[str, str]:
+    """By topic; under an empty name those that hold for any."""
+    result = {}
+    for text in values:
+        match = re.fullmatch(r"(?:([A-Za-z0-9._-]+)=)?(.*)", text.strip(), re.DOTALL)
+        assert match is not None
+        result[match[1] or ""] = match[2].strip()
+    return result
 
 
 def _span(start: Position | Range | None, until: Position | None) -> tuple[Position, Position]:
@@ -121,29 +158,17 @@ def _span(start: Position | Range | None, until: Position | None) -> tuple[Posit
     return start or START, until or END
 
 
-def _session(master: str | None, settings: dict[str, str]) -> Any:
-    import tidelog.pipeline
-
-    try:
-        return tidelog.pipeline.session("tidelog sql", master=master, settings=settings)
-    except (ValueError, RuntimeError) as error:
-        raise click.ClickException(str(error)) from None
-
-
 @contextmanager
 def _failures() -> Iterator[None]:
     """Spark's message, without the rest."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    from tidelog.pipeline.sql import QueryError, reason
-
     try:
         yield
     except QueryError as error:
         raise click.ClickException(str(error)) from None
-    except (PySparkException, Py4JJavaError) as error:
-        raise click.ClickException(reason(error)) from None
+    except Exception as error:
+        if type(error).__module__.startswith(("py4j.", "pyspark.")):
+            raise click.ClickException(reason(error)) from None
+        raise
 
 
 # -- output ---------------------------------------------------------------------
