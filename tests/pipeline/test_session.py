@@ -81,6 +81,7 @@ def test_what_executors_lack_is_named(spark: Any, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.timeout(600)
 def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
@@ -91,6 +92,7 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
     (tmp_path / "tmp").mkdir()
     script = """
         import os
+        import resource
         import tidelog.pipeline
         spark = tidelog.pipeline.session(
             "mine",
@@ -115,6 +117,15 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         again = tidelog.pipeline.session("again", cores=1)  # in the same JVM
         print(again.sparkContext.appName, again.range(5).count())
         print(again.sparkContext._gateway.proc.pid == java)
+        # More open files than select() takes: callbacks come all the same.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        numbers = again.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).load()
+        batches = []
+        writing = numbers.writeStream.foreachBatch(lambda rows, _: batches.append(rows.count()))
+        writing.trigger(once=True).start().awaitTermination()
+        print(*batches)
     """
     done = python(
         script,
@@ -135,6 +146,7 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         "again",
         "5",
         "True",
+        "4",
     ]
     assert done.stderr == ""
     assert list((tmp_path / "cwd").iterdir()) == []
@@ -164,6 +176,20 @@ def test_without_pyspark(tmp_path: Path) -> None:
     done = python(script, tmp_path)
     assert done.stderr.splitlines()[-1] == (
         'tidelog.java.NotInstalled: this needs PySpark: pip install "tidelog[spark]"'
+    )
+
+
+def test_an_old_pyspark(tmp_path: Path) -> None:
+    script = """
+        import pyspark
+        pyspark.__version__ = "4.1.0.dev1"
+        import tidelog.pipeline
+        tidelog.pipeline.session()
+    """
+    done = python(script, tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        "tidelog.java.NotInstalled: this needs PySpark 4.2 or newer, and this is 4.1.0.dev1: "
+        'pip install --upgrade "tidelog[spark]"'
     )
 
 

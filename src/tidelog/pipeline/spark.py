@@ -34,15 +34,24 @@ from typing import Any
 
 from tidelog import java
 from tidelog.java import NotInstalled
+from tidelog.pipeline.polling import poll_in_py4j
 
 if importlib.util.find_spec("pyspark") is None:
     raise NotInstalled('this needs PySpark: pip install "tidelog[spark]"')
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+
+_OLDEST = (4, 2)  # the first that asks a source in Python how far a batch shall go
+if tuple(map(int, pyspark.__version__.split(".")[:2])) < _OLDEST:
+    raise NotInstalled(
+        f"this needs PySpark {'.'.join(map(str, _OLDEST))} or newer, and this is "
+        f'{pyspark.__version__}: pip install --upgrade "tidelog[spark]"'
+    )
 
 _GIB = 1 << 30
 _MODULES = ("tidelog", "pyspark_tidelog")
@@ -111,6 +120,7 @@ def session(
             [_log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
         ).strip()
         _start_java(given, log_level)
+    poll_in_py4j()
     conf = SparkConf()
     for key, value in given.items():
         conf.set(key, value)
