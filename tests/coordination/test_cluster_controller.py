@@ -13,7 +13,7 @@ from tidelog.clock import FakeClock
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController, IsrChange
 from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import BadVersion, Create, Delete, Set
+from tidelog.coordination.keeper import BadVersion, ConnectionLost, Create, Delete, Set
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo
 from tidelog.coordination.registry import Registry
 from tidelog.errors import ApiError, ErrorCode
@@ -294,5 +294,69 @@ def test_settings_that_others_change(tmp_path: Path) -> None:
         assert await office.registry.config(path) == {"retention.ms": "5"}
         await office.keeper.multi([Set(path, b"")])
         assert await office.registry.config(path) == {}
+
+    in_office(tmp_path, work)
+
+
+class Counting:
+    """A keeper that counts transactions, and fails when told to."""
+
+    def __init__(self, keeper: EmbeddedKeeper) -> None:
+        self._keeper = keeper
+        self.transactions = 0
+        self.fail_after: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keeper, name)
+
+    async def multi(self, operations: Any) -> list[str]:
+        if self.fail_after is not None and self.transactions >= self.fail_after:
+            raise ConnectionLost("gone")
+        self.transactions += 1
+        return await self._keeper.multi(operations)
+
+
+def test_many_topics_are_few_transactions(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        counting = Counting(office.keeper)
+        office.controller._keeper = counting
+        names = [f"t{i}" for i in range(300)]
+        made = [office.controller.create_topic(name, 2, 3) for name in names]
+        refused = [office.controller.create_topic(name, 2, 3) for name in ("t1", "no/name")]
+        answers = await asyncio.gather(*made, *refused, return_exceptions=True)
+        assert [type(a) for a in answers[300:]] == [ApiError, ApiError]
+        assert counting.transactions < 10
+        assert len(office.published) == 1
+        assert await office.registry.topics() == office.controller.metadata.topics
+        assert len(office.controller.metadata.topics) == 300
+        counting.transactions = 0
+        gone = [office.controller.delete_topic(name) for name in [*names[:200], "t1"]]
+        answers = await asyncio.gather(*gone, return_exceptions=True)
+        assert [type(a) for a in answers] == [type(None)] * 200 + [ApiError]
+        assert counting.transactions < 10
+        assert sorted(await office.registry.topics()) == sorted(names[200:])
+        assert await office.controller.deleted_topics() == set()
+
+    in_office(tmp_path, work)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> None:
+    """The znodes of a large topic are more than one transaction takes."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("large", 1200, 1, config={"retention.ms": "5"})
+        await office.controller.create_topic("small", 1, 1)
+        counting = Counting(office.keeper)
+        counting.fail_after = after
+        office.controller._keeper = counting
+        with pytest.raises(ConnectionLost):
+            await office.controller.delete_topic("large")
+        await office.elect()
+        assert list(office.controller.metadata.topics) == ["small"]
+        assert list(await office.registry.topics()) == ["small"]
+        assert not await office.keeper.exists(paths.topic_config("large"))
+        assert await office.controller.deleted_topics() == set()
+        await office.controller.create_topic("large", 3, 1)
 
     in_office(tmp_path, work)

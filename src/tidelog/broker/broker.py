@@ -30,7 +30,8 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.clock import Clock, SystemClock
-from tidelog.coordination.controller import Admin, Controller
+from tidelog.coordination.admin import Admin
+from tidelog.coordination.controller import Controller
 from tidelog.coordination.embedded import EmbeddedKeeper
 from tidelog.coordination.keeper import Keeper
 from tidelog.coordination.metadata import (
@@ -100,6 +101,7 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self._metadata_waiters: list[asyncio.Future[None]] = []
+        self._last_config: tuple[TopicInfo, Settings, LogConfig] | None = None
         self._producer_ids = iter(range(0))
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -388,7 +390,11 @@ class Broker:
 
     def log_config(self, topic: TopicInfo) -> LogConfig:
         """What the logs of a topic go by: its own settings over the broker's."""
-        return self._log_config(topic.name, topic.config)
+        known = self._last_config  # a thousand partitions of a topic come one after the other
+        if known is None or known[0] is not topic or known[1] is not self.settings:
+            config = self._log_config(topic.name, topic.config)
+            known = self._last_config = topic, self.settings, config
+        return known[2]
 
     def _log_config(self, name: str, config: Mapping[str, str]) -> LogConfig:
         own = {**self.settings.topic_overrides.get(name, {}), **config}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.broker.propagation import DELETED, FULL
+from tidelog.broker.propagation import DELETED, FULL, PART
 from tidelog.coordination import paths
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordination.registry import Registry
@@ -55,6 +55,9 @@ class Orders:
         self.controller_epoch = 0
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.informed = asyncio.Event()  # we have heard from a controller
+        # Of a whole that comes in parts, what has come so far.
+        self._mentioned: set[tuple[str, int]] = set()
+        self._topics: dict[str, TopicInfo] = {}
 
     async def apply(self, request: Message) -> Message:
         """An order from the controller on this very broker."""
@@ -70,6 +73,8 @@ class Orders:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if 0 <= broker_epoch < self.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
+        if controller_epoch > self.controller_epoch:
+            self._mentioned, self._topics = set(), {}
         self.controller_epoch = controller_epoch
         return ErrorCode.NONE
 
@@ -84,32 +89,45 @@ class Orders:
                 self._broker.known_brokers[leader.broker_id] = BrokerInfo(
                     leader.broker_id, leader.host_name or None, leader.port, None
                 )
-            answers = []
-            done = 0
-            mentioned: set[tuple[str, int]] = set()
-            for state in request.topic_states:
-                config = await self._config(state.topic_name)
-                topic = TopicInfo(state.topic_name, state.topic_id, (), config)
-                errors = []
-                for row in state.partition_states:
-                    code = self._broker.take_partition(
-                        topic, row.partition_index, _partition_info(row)
-                    )
-                    mentioned.add((topic.name, row.partition_index))
-                    errors.append(
-                        LeaderAndIsrPartitionError(
-                            partition_index=row.partition_index, error_code=code
-                        )
-                    )
-                    done += 1
-                    if done % _AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                answers.append(
-                    LeaderAndIsrTopicError(topic_id=state.topic_id, partition_errors=errors)
-                )
-            if request.type == FULL:
-                self._broker.replicas.keep_only(mentioned)
+            self._broker.fetchers.hold()
+            try:
+                answers, mentioned = await self._take(request)
+            finally:
+                self._broker.fetchers.release()
+            if request.type == PART:
+                self._mentioned |= mentioned
+            elif request.type == FULL:
+                self._broker.replicas.keep_only(mentioned | self._mentioned)
+                self._mentioned = set()
             return LeaderAndIsrResponse(error_code=0, topics=answers)
+
+    async def _take(
+        self, request: LeaderAndIsrRequest
+    ) -> tuple[list[LeaderAndIsrTopicError], set[tuple[str, int]]]:
+        """Carry it out; the answers, and which partitions are mentioned."""
+        answers = []
+        done = 0
+        mentioned: set[tuple[str, int]] = set()
+        await self._know_configs(state.topic_name for state in request.topic_states)
+        for state in request.topic_states:
+            config = await self._config(state.topic_name)
+            topic = TopicInfo(state.topic_name, state.topic_id, (), config)
+            errors = []
+            for row in state.partition_states:
+                code = self._broker.take_partition(topic, row.partition_index, _partition_info(row))
+                mentioned.add((topic.name, row.partition_index))
+                errors.append(
+                    LeaderAndIsrPartitionError(partition_index=row.partition_index, error_code=code)
+                )
+                done += 1
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            answers.append(LeaderAndIsrTopicError(topic_id=state.topic_id, partition_errors=errors))
+        return answers, mentioned
+
+    async def _know_configs(self, names: Iterable[str]) -> None:
+        """A thousand topics are new: ask for their settings together."""
+        await asyncio.gather(*map(self._config, names))
 
     async def _config(self, name: str) -> dict[str, str]:
         known = self.topic_configs.get(name)
@@ -145,10 +163,11 @@ class Orders:
             if refusal:
                 return UpdateMetadataResponse(error_code=refusal)
             before = self._broker.metadata
-            topics = {} if request.type == FULL else dict(before.topics)
+            whole = request.type in (FULL, PART)
+            topics = self._topics if whole else dict(before.topics)
             for state in request.topic_states:
                 name = state.topic_name
-                known = before.topics.get(name) if request.type == FULL else topics.get(name)
+                known = topics.get(name) or before.topics.get(name)
                 if any(row.leader == DELETED for row in state.partition_states):
                     if known is not None and known.topic_id == state.topic_id:
                         topics.pop(name, None)
@@ -159,6 +178,10 @@ class Orders:
                     self.topic_configs.pop(name, None)
                 config = await self._config(name)
                 topics[name] = _merge(known, state, config)
+            if request.type == PART:
+                return UpdateMetadataResponse(error_code=0)  # nobody is shown half of it
+            if whole:
+                self._topics = {}
             brokers = {
                 row.id: BrokerInfo(
                     row.id, row.endpoints[0].host or None, row.endpoints[0].port, row.rack

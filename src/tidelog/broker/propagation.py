@@ -55,8 +55,9 @@ STOP_REPLICA_VERSION = 4
 UPDATE_METADATA_VERSION = 8
 FULL = 2  # UpdateMetadata and LeaderAndIsr: this is all there is
 INCREMENTAL = 1
+PART = 3  # ours: a part of all there is, which is too much for a request; the last part is FULL
 DELETED = -2  # as leader: the topic is gone
-_AT_ONCE = 5000  # partitions in one request: a broker takes a mebibyte
+AT_ONCE = 2500  # partitions in one request: a broker takes a mebibyte
 _RETRY_SECONDS = 0.25
 _PLAINTEXT = 0
 
@@ -242,8 +243,8 @@ class _Channel:
             if self.info.broker_id in topic.partitions[i].replicas
             and topic.partitions[i].partition_epoch >= 0
         ]
-        for start in range(0, max(len(mine), 1 if full else 0), _AT_ONCE):
-            part = mine[start : start + _AT_ONCE]
+        for start in range(0, max(len(mine), 1 if full else 0), AT_ONCE):
+            part = mine[start : start + AT_ONCE]
             states: dict[str, LeaderAndIsrTopicState] = {}
             for topic, i, row in part:
                 state = states.get(topic.name)
@@ -257,7 +258,7 @@ class _Channel:
                 controller_id=metadata.controller_id,
                 controller_epoch=self._owner.epoch,
                 broker_epoch=self.info.epoch,
-                type=FULL if full and len(mine) <= _AT_ONCE else INCREMENTAL,
+                type=_type(full, start + AT_ONCE >= len(mine)),
                 topic_states=list(states.values()),
                 live_leaders=[
                     LeaderAndIsrLiveLeader(
@@ -292,15 +293,14 @@ class _Channel:
             UpdateMetadataTopicState(
                 topic_name=name,
                 topic_id=topic.topic_id,
-                partition_states=[
-                    self._metadata_state(i, row, DELETED) for i, row in enumerate(topic.partitions)
-                ],
+                partition_states=[self._metadata_state(0, topic.partitions[0], DELETED)],
             )
             for name, topic in deleted.items()
         ]
-        for start in range(0, max(len(rows), 1), _AT_ONCE):
+        for start in range(0, max(len(rows), 1), AT_ONCE):
+            last = start + AT_ONCE >= len(rows)
             states: dict[str, UpdateMetadataTopicState] = {}
-            for topic, i in rows[start : start + _AT_ONCE]:
+            for topic, i in rows[start : start + AT_ONCE]:
                 state = states.get(topic.name)
                 if state is None:
                     state = states[topic.name] = UpdateMetadataTopicState(
@@ -312,8 +312,8 @@ class _Channel:
                 controller_id=metadata.controller_id,
                 controller_epoch=self._owner.epoch,
                 broker_epoch=self.info.epoch,
-                type=FULL if full and len(rows) <= _AT_ONCE else INCREMENTAL,
-                topic_states=gone + list(states.values()),
+                type=_type(full, last),
+                topic_states=(gone if last else []) + list(states.values()),
                 live_brokers=[
                     UpdateMetadataBroker(
                         id=info.broker_id,
@@ -330,7 +330,6 @@ class _Channel:
                     for info in metadata.brokers.values()
                 ],
             )
-            gone = []
             answer = await self._call(request, UpdateMetadataResponse, UPDATE_METADATA_VERSION)
             _check(answer.error_code, "UpdateMetadata", self.info)
 
@@ -355,6 +354,12 @@ class _Channel:
             assert isinstance(local, answer)
             return local
         return await self._peer.request(request, answer, version)
+
+
+def _type(full: bool, last: bool) -> int:
+    if not full:
+        return INCREMENTAL
+    return FULL if last else PART
 
 
 class _Refused(Exception):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tidelog.coordination import elections, paths
 from tidelog.coordination.controller import Controller
 from tidelog.coordination.elections import NOBODY
-from tidelog.coordination.keeper import Create, Operation, Set
+from tidelog.coordination.keeper import Create, Delete, Operation, Set
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
@@ -60,6 +60,9 @@ class ClusterController(Controller):
                 topics=topics,
                 topic_names={topic.topic_id: name for name, topic in topics.items()},
             )
+            await self._finish_deletions()
+            marks = await self.deleted_topics()
+            await self._write_in_parts([Delete(paths.deletion(name)) for name in marks])
             await self._make_missing_states()
             await self._settle(self.metadata.topics.values())
             await self._finish_moves(self.metadata.topics.values())

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from tidelog.clock import Clock
 from tidelog.coordination import paths
@@ -26,6 +26,7 @@ from tidelog.coordination.keeper import (
 )
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordination.registry import Registry
+from tidelog.coordination.together import Together
 from tidelog.coordination.topics import check_assignment, check_name, colliding, spread
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.settings import Settings, check_topic_config
@@ -34,45 +35,19 @@ from tidelog.wire.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 500  # partitions in one transaction: ZooKeeper takes a mebibyte
+_AT_ONCE = 1000  # operations in one transaction: ZooKeeper takes a mebibyte
 
 
-class Admin(Protocol):
-    """What handlers ask for: of the controller, whichever broker it is on."""
+@dataclass(frozen=True, slots=True)
+class _NewTopic:
+    """A topic that somebody asks for; see :meth:`Controller.create_topic`."""
 
-    @property
-    def metadata(self) -> ClusterMetadata: ...
-
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        assignment: Sequence[Sequence[int]] = (),
-        config: Mapping[str, str] | None = None,
-        *,
-        topic_id: bytes | None = None,
-        validate_only: bool = False,
-    ) -> TopicInfo: ...
-
-    async def delete_topic(self, name: str) -> None: ...
-
-    async def create_partitions(
-        self,
-        name: str,
-        count: int,
-        assignment: Sequence[Sequence[int]] | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> None: ...
-
-    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None: ...
-
-    async def set_broker_config(self, entity: str, config: Mapping[str, str]) -> None: ...
-
-    async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None: ...
-
-    async def allocate_producer_ids(self, broker_id: int) -> range: ...
+    name: str
+    partitions: int
+    replication_factor: int
+    assignment: Sequence[Sequence[int]]
+    config: dict[str, str]
+    topic_id: bytes | None
 
 
 class Controller:
@@ -91,6 +66,8 @@ class Controller:
         self._publish = publish
         self._registry = Registry(keeper, clock)
         self._lock = asyncio.Lock()  # one decision at a time; see keeper.py
+        self._create = Together(self._lock, self._create_topics)
+        self._delete = Together(self._lock, self._delete_topics)
         self._fence = Check(paths.CONTROLLER_EPOCH, -1)
         self.epoch = 0
         self.first_start = False  # no broker has ever come to serve with this tree
@@ -118,6 +95,7 @@ class Controller:
             broker_configs=await self._registry.broker_configs(),
             group_configs=await self._registry.group_configs(),
         )
+        await self._finish_deletions()
 
     async def _take_office(self, broker_id: int) -> None:
         """Make the znode that says who is controller, and count the epoch, both or neither."""
@@ -145,6 +123,11 @@ class Controller:
     async def _write(self, operations: Sequence[Operation]) -> None:
         await self._keeper.multi([self._fence, *operations])
 
+    async def _write_in_parts(self, operations: Sequence[Operation]) -> None:
+        """More than one transaction can take; after a crash the first ones have happened."""
+        for start in range(0, len(operations), _AT_ONCE):
+            await self._write(operations[start : start + _AT_ONCE])
+
     # -- topics -----------------------------------------------------------------
 
     async def create_topic(
@@ -159,60 +142,59 @@ class Controller:
         validate_only: bool = False,
     ) -> TopicInfo:
         """Make a topic, or say exactly why not."""
-        async with self._lock:
-            return await self._create_topic(
-                name,
-                partitions,
-                replication_factor,
-                assignment,
-                config,
-                topic_id=topic_id,
-                validate_only=validate_only,
-            )
+        wanted = _NewTopic(
+            name, partitions, replication_factor, assignment, dict(config or {}), topic_id
+        )
+        if validate_only:
+            return self._plan_topic(wanted, self.metadata.topics)
+        return await self._create(wanted)
 
-    async def _create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignment: Sequence[Sequence[int]],
-        config: Mapping[str, str] | None,
-        *,
-        topic_id: bytes | None,
-        validate_only: bool,
-    ) -> TopicInfo:
+    async def _create_topics(self, wanted: Sequence[_NewTopic]) -> list[TopicInfo | Exception]:
+        answers: list[TopicInfo | Exception] = []
+        topics: dict[str, TopicInfo] = {}
+        for one in wanted:
+            try:
+                topic = self._plan_topic(one, ChainMap(topics, dict(self.metadata.topics)))
+                topics[topic.name] = topic
+                answers.append(topic)
+            except ApiError as error:
+                answers.append(error)
+        if topics:
+            await self._write_in_parts([op for topic in topics.values() for op in self._new(topic)])
+            self._change(self.metadata.with_topics(topics.values()))
+        return answers
+
+    def _plan_topic(self, wanted: _NewTopic, existing: Mapping[str, TopicInfo]) -> TopicInfo:
+        name = wanted.name
         check_name(name)
-        if name in self.metadata.topics:
+        if name in existing:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
-        if alike := colliding(name, self.metadata.topics):
+        if alike := colliding(name, existing):
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"topic {name!r} cannot be told from {alike[0]!r} in metric names "
                 "('.' and '_' look alike); choose another name",
             )
-        config = dict(config or {})
         try:
-            check_topic_config(config)
+            check_topic_config(wanted.config)
         except SettingError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        replicas = self._assign(name, partitions, replication_factor, assignment)
-        topic = TopicInfo(
-            name,
-            topic_id or random_uuid(),
-            tuple(self._new_partition(row) for row in replicas),
-            config,
+        replicas = self._assign(
+            name, wanted.partitions, wanted.replication_factor, wanted.assignment
         )
-        if validate_only:
-            return topic
+        rows = tuple(self._new_partition(row) for row in replicas)
+        return TopicInfo(name, wanted.topic_id or random_uuid(), rows, wanted.config)
+
+    def _new(self, topic: TopicInfo) -> list[Operation]:
+        """The znodes of a new topic."""
+        replicas = [list(row.replicas) for row in topic.partitions]
         value = paths.topic_value(uuid_text(topic.topic_id), replicas)
-        operations: list[Operation] = [Create(paths.topic(name), value)]
-        if config:
-            operations.append(Create(paths.topic_config(name), paths.config_value(config)))
-        await self._write([*operations, *self._states(topic, 0, _AT_ONCE)])
-        for first in range(_AT_ONCE, len(replicas), _AT_ONCE):
-            await self._write(self._states(topic, first, first + _AT_ONCE))
-        self._change(self.metadata.with_topic(topic))
-        return topic
+        operations: list[Operation] = [Create(paths.topic(topic.name), value)]
+        if topic.config:
+            config = paths.config_value(dict(topic.config))
+            operations.append(Create(paths.topic_config(topic.name), config))
+        operations.append(Create(paths.partitions(topic.name)))
+        return operations + self._states(topic, 0)
 
     def _assign(
         self,
@@ -244,33 +226,65 @@ class Controller:
         live = tuple(broker for broker in replicas if broker in self.metadata.brokers)
         return PartitionInfo(live[0], 0, tuple(replicas), live)
 
-    def _states(self, topic: TopicInfo, first: int, end: int) -> list[Operation]:
-        return [
-            Create(paths.partition_state(topic.name, i), self._state_value(topic.partitions[i]))
-            for i in range(first, min(end, len(topic.partitions)))
-        ]
+    def _states(self, topic: TopicInfo, first: int) -> list[Operation]:
+        """The znodes of new partitions, from ``first`` on."""
+        operations: list[Operation] = []
+        for i in range(first, len(topic.partitions)):
+            value = self._state_value(topic.partitions[i])
+            operations.append(Create(paths.partition(topic.name, i)))
+            operations.append(Create(paths.partition_state(topic.name, i), value))
+        return operations
 
     def _state_value(self, info: PartitionInfo) -> bytes:
         return paths.state_value(info.leader, info.leader_epoch, list(info.isr), self.epoch)
 
     async def delete_topic(self, name: str) -> None:
         """Forget a topic and its settings; the brokers then drop its logs."""
-        async with self._lock:
-            await self._delete_topic(name)
+        await self._delete(name)
 
-    async def _delete_topic(self, name: str) -> None:
-        if name not in self.metadata.topics:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        # The mark outlives a crash: logs found without a topic are then known to be doomed.
-        mark = f"{paths.DELETED_TOPICS}/{name}"
-        operations: list[Operation] = [Delete(paths.topic(name), recursive=True)]
-        if await self._keeper.exists(paths.topic_config(name)):
-            operations.append(Delete(paths.topic_config(name)))
-        if await self._keeper.exists(mark) is None:
-            operations.append(Create(mark))
-        await self._write(operations)
-        self._change(self.metadata.without_topic(name))
-        await self._write([Delete(mark)])
+    async def _delete_topics(self, names: Sequence[str]) -> list[Exception | None]:
+        answers: list[Exception | None] = []
+        doomed: dict[str, TopicInfo] = {}
+        for name in names:
+            topic = self.metadata.topics.get(name)
+            if topic is None or name in doomed:
+                message = f"there is no topic {name!r}"
+                answers.append(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+            else:
+                doomed[name] = topic
+                answers.append(None)
+        if doomed:
+            await self._delete_znodes(doomed)
+            self._change(self.metadata.without_topics(doomed.keys()))
+            await self._write_in_parts([Delete(paths.deletion(name)) for name in doomed])
+        return answers
+
+    async def _delete_znodes(self, doomed: Mapping[str, TopicInfo]) -> None:
+        """First the marks, which outlive a crash: logs without a topic are then known to be
+        doomed, and whoever takes office next finishes what was begun."""
+        marks = [paths.deletion(name) for name in doomed]
+        configs = [paths.topic_config(name) for name in doomed]
+        found = await asyncio.gather(*map(self._keeper.exists, marks + configs))
+        known = {path for path, stat in zip(marks + configs, found, strict=True) if stat}
+        operations: list[Operation] = [Create(mark) for mark in marks if mark not in known]
+        for topic in doomed.values():
+            for i, row in enumerate(topic.partitions):
+                if row.partition_epoch >= 0:
+                    operations.append(Delete(paths.partition_state(topic.name, i)))
+                    operations.append(Delete(paths.partition(topic.name, i)))
+        await self._write_in_parts(operations)
+        # What is left is looked at again: a crash may have left something half made.
+        operations = [Delete(paths.topic(name), recursive=True) for name in doomed]
+        operations += [Delete(path) for path in configs if path in known]
+        await self._write_in_parts(operations)
+
+    async def _finish_deletions(self) -> None:
+        """A crash came in between: what is marked goes."""
+        marked = await self.deleted_topics()
+        doomed = {name: t for name, t in self.metadata.topics.items() if name in marked}
+        if doomed:
+            await self._delete_znodes(doomed)
+            self.metadata = self.metadata.without_topics(doomed.keys())
 
     async def deleted_topics(self) -> set[str]:
         """Topics whose deletion a crash interrupted; the caller removes their logs."""
@@ -331,10 +345,7 @@ class Controller:
             return
         added = tuple(self._new_partition(row) for row in new)
         grown = replace(topic, partitions=topic.partitions + added)
-        first, end = have, have + _AT_ONCE
-        await self._write([self._topic_set(grown), *self._states(grown, first, end)])
-        for first in range(end, count, _AT_ONCE):
-            await self._write(self._states(grown, first, first + _AT_ONCE))
+        await self._write_in_parts([self._topic_set(grown), *self._states(grown, have)])
         self._change(self.metadata.with_topic(grown))
 
     def _topic_set(self, topic: TopicInfo) -> Set:

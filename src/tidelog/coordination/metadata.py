@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -72,16 +72,18 @@ class ClusterMetadata:
         return self.topics[name] if name is not None else None
 
     def with_topic(self, topic: TopicInfo) -> ClusterMetadata:
+        return self.with_topics([topic])
+
+    def with_topics(self, topics: Collection[TopicInfo]) -> ClusterMetadata:
         return replace(
             self,
-            topics=_frozen({**self.topics, topic.name: topic}),
-            topic_names={**self.topic_names, topic.topic_id: topic.name},
+            topics=_frozen({**self.topics, **{topic.name: topic for topic in topics}}),
+            topic_names={**self.topic_names, **{topic.topic_id: topic.name for topic in topics}},
         )
 
-    def without_topic(self, name: str) -> ClusterMetadata:
-        gone = self.topics[name]
+    def without_topics(self, names: Collection[str]) -> ClusterMetadata:
         return replace(
             self,
-            topics=_frozen({n: t for n, t in self.topics.items() if n != name}),
-            topic_names={i: n for i, n in self.topic_names.items() if i != gone.topic_id},
+            topics=_frozen({n: t for n, t in self.topics.items() if n not in names}),
+            topic_names={i: n for i, n in self.topic_names.items() if n not in names},
         )

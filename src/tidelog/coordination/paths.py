@@ -49,8 +49,20 @@ def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
 
 
-def partition_state(name: str, partition: int) -> str:
-    return f"{TOPICS}/{name}/partitions/{partition}/state"
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}"
+
+
+def partition_state(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}/state"
+
+
+def deletion(name: str) -> str:
+    return f"{DELETED_TOPICS}/{name}"
 
 
 def topic_config(name: str) -> str:

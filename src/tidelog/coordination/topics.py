@@ -31,7 +31,11 @@ def check_name(name: str) -> None:
 def colliding(name: str, existing: Iterable[str]) -> list[str]:
     """Names that monitoring tools cannot tell from this one: '.' and '_' look alike."""
     alike = name.replace(".", "_")
-    return [other for other in existing if other != name and other.replace(".", "_") == alike]
+    return [
+        other
+        for other in existing
+        if len(other) == len(name) and other != name and other.replace(".", "_") == alike
+    ]
 
 
 def spread(

@@ -28,6 +28,7 @@ from tidelog.coordination.keeper import (
     Check,
     ConnectionLost,
     Create,
+    Delete,
     KeeperError,
     NodeExists,
     NoNode,
@@ -136,6 +137,7 @@ class ZooKeeper:
         places: list[int | None] = []  # which result belongs to which operation
         coming: set[str] = set()
         known = await self._known_parents(operations) if careful else None
+        below = await self._all_below(operations)
         for operation in operations:
             path = operation.path
             if isinstance(operation, Create):
@@ -156,7 +158,7 @@ class ZooKeeper:
                 transaction.check(path, operation.version)
             else:
                 if operation.recursive:
-                    for child in await self._below(path):
+                    for child in below[path]:
                         transaction.delete(child)
                         places.append(None)
                 transaction.delete(path, operation.version)
@@ -221,6 +223,12 @@ class ZooKeeper:
                 break
             missing.insert(0, parent)
         return missing
+
+    async def _all_below(self, operations: Sequence[Operation]) -> dict[str, list[str]]:
+        """What goes with recursive deletions, asked for all at once."""
+        roots = [o.path for o in operations if isinstance(o, Delete) and o.recursive]
+        found = await asyncio.gather(*map(self._below, roots))
+        return dict(zip(roots, found, strict=True))
 
     async def _below(self, path: str) -> list[str]:
         """Everything under a path, the deepest first; one level at a time, many at once."""

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
-from tidelog.coordination.controller import Admin
+from tidelog.coordination.admin import Admin
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode

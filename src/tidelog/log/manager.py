@@ -28,7 +28,7 @@ from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
 from tidelog.log.files import remove, sync_directory, write_atomically
 from tidelog.log.log import Log
-from tidelog.log.opening import open_log
+from tidelog.log.opening import create_log, open_log
 from tidelog.settings import LogConfig, read_properties
 from tidelog.wire.uuids import parse_uuid, uuid_text
 
@@ -198,10 +198,13 @@ class LogManager:
         directory = os.path.join(parent, f"{topic}-{partition}")
         if os.path.exists(directory):  # of a topic whose deletion did not work out
             os.rename(directory, self._other_name(directory, "stray"))
-        created = open_log(directory, config, self.clock.now_ms())
-        text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
-        # Not synced on its own: a lost id is taken from the registry.
-        write_atomically(os.path.join(directory, _TOPIC_ID), text.encode(), sync=False)
+        created = create_log(directory, config, self.clock.now_ms())
+        # Neither synced nor renamed into place: a lost id is taken from the registry.
+        fd = os.open(os.path.join(directory, _TOPIC_ID), os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.write(fd, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+        finally:
+            os.close(fd)
         self.logs[topic, partition] = created
         self.topic_ids.pop((topic, partition), None)
         return created

@@ -87,6 +87,17 @@ def open_log(
     return result
 
 
+def create_log(directory: str, config: LogConfig, now_ms: int) -> Log:
+    """A new log: nothing has to be looked for in its directory."""
+    os.mkdir(directory)
+    first = Segment(directory, 0, create=True)
+    first.created_ms = now_ms
+    result = Log(directory, config, [first])
+    for index in (first.offset_index, first.time_index, first.transaction_index):
+        index.make_writable()
+    return result
+
+
 def _remove_leftovers(directory: str) -> None:
     for name in os.listdir(directory):
         if name.endswith(".tmp"):

@@ -60,6 +60,17 @@ class Fetchers:
         self._broker = broker
         self._by_leader: dict[int, LeaderFetcher] = {}
         self._leader_of: dict[Key, int] = {}
+        self._held = False
+
+    def hold(self) -> None:
+        """Many partitions come one after the other: new ones break off no fetch until
+        :meth:`release`, and then share one."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        for fetcher in self._by_leader.values():
+            fetcher.go_on()
 
     def follow(self, partition: Partition, leader: int) -> None:
         """Fetch this partition from ``leader``, from now on."""
@@ -73,6 +84,8 @@ class Fetchers:
             fetcher = self._by_leader[leader] = LeaderFetcher(self._broker, leader)
             fetcher.task = self._broker.spawn(fetcher.run())
         fetcher.add(partition)
+        if not self._held:
+            fetcher.go_on()
 
     def forget(self, partition: Partition) -> None:
         """Fetch it no longer: we lead it, or have lost it, or nobody leads it."""
@@ -117,6 +130,7 @@ class LeaderFetcher:
         self._session_epoch = 0
         self._forgotten: list[Key] = []
         self._complained = False
+        self._added = False
 
     def add(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.index)
@@ -129,7 +143,13 @@ class LeaderFetcher:
         ):
             return  # only the in-sync set is another: the fetch that is under way goes on
         self.partitions[key] = _Followed(partition)
-        self._changed.set()
+        self._added = True
+
+    def go_on(self) -> None:
+        """Fetch what was added."""
+        if self._added:
+            self._added = False
+            self._changed.set()
 
     def remove(self, key: Key) -> None:
         followed = self.partitions.pop(key, None)
@@ -180,6 +200,7 @@ class LeaderFetcher:
     async def _pause(self, seconds: float | None) -> None:
         """Wait for a while, or until something changes."""
         self._changed.clear()
+        self._added = False
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -202,6 +223,7 @@ class LeaderFetcher:
     async def _round(self, ready: list[tuple[Key, _Followed]]) -> None:
         peer = self._connection()
         self._changed.clear()
+        self._added = False
         request = self._request(ready)
         wait: int = self._settings["replica.fetch.wait.max.ms"]
         asking = asyncio.ensure_future(peer.request(request, FetchResponse, VERSION, wait))

@@ -6,6 +6,7 @@ the answer carries the new topic's settings; 7 topic ids.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,20 +33,23 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create topics."""
     names = Counter(topic.name for topic in request.topics)
-    results: list[CreatableTopicResult] = []
-    for topic in request.topics:
-        if names[topic.name] > 1:
-            if all(result.name != topic.name for result in results):
-                message = "this topic is in the request twice"
-                results.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, message))
-            continue
-        try:
-            results.append(await _create(broker, topic, request.validate_only))
-        except ApiError as error:
-            results.append(_failure(topic.name, error.code, error.message))
-        except (KeeperError, OSError) as error:
-            results.append(_failure(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
-    return CreateTopicsResponse(topics=results)
+    topics = {topic.name: topic for topic in request.topics}.values()
+    work = (_result(broker, topic, names, request) for topic in topics)
+    return CreateTopicsResponse(topics=await asyncio.gather(*work))
+
+
+async def _result(
+    broker: Broker, topic: CreatableTopic, names: Counter[str], request: CreateTopicsRequest
+) -> CreatableTopicResult:
+    if names[topic.name] > 1:
+        message = "this topic is in the request twice"
+        return _failure(topic.name, ErrorCode.INVALID_REQUEST, message)
+    try:
+        return await _create(broker, topic, request.validate_only)
+    except ApiError as error:
+        return _failure(topic.name, error.code, error.message)
+    except (KeeperError, OSError) as error:
+        return _failure(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
 
 async def _create(

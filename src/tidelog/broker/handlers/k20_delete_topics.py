@@ -5,6 +5,7 @@ Versions: 1 throttle time; 4 flexible; 5 error messages; 6 by topic id.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
@@ -28,7 +29,8 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics."""
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[await _delete(broker, row) for row in wanted])
+    rows = await asyncio.gather(*(_delete(broker, row) for row in wanted))
+    return DeleteTopicsResponse(responses=rows)
 
 
 async def _delete(broker: Broker, row: DeleteTopicState) -> DeletableTopicResult:
