@@ -221,3 +221,27 @@ def test_no_zookeeper(tmp_path: Any) -> None:
     }
     with pytest.raises(RuntimeError, match="no ZooKeeper answers"):
         ClusterBroker(1, tmp_path / "lonely", settings).start()
+
+
+def test_who_knows_nothing_yet_serves_nobody(new_cluster: Any) -> None:
+    """A client would believe that there are no brokers and no topics."""
+    with new_cluster(2, {"zookeeper.session.timeout.ms": 100_000}) as cluster:
+        governor = controller(cluster)
+        (other,) = (broker for broker in cluster.brokers.values() if broker is not governor)
+        other.kill()
+        governor.freeze()
+        other.launch()
+
+        def hangs_up() -> bool:
+            try:
+                found = metadata(other)
+            except ConnectionRefusedError:
+                return False  # it does not listen yet
+            except ConnectionError:
+                return True
+            raise AssertionError(f"it answers: {found}")
+
+        until(hangs_up, "it takes connections", 100)
+        governor.thaw()
+        other.wait_ready()
+        assert {row.node_id for row in metadata(other).brokers} == {1, 2}

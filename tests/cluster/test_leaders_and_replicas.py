@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from cluster_support import (
     Load,
     controller,
@@ -166,7 +165,6 @@ def commits(consumer: Consumer, message: Message) -> bool:
     return True
 
 
-@pytest.mark.skip(reason="stalls in some runs of the whole suite: open, see issue 6")
 def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster) -> None:
     """Committed offsets never go back, whichever broker coordinates."""
     cluster = own_cluster

@@ -193,9 +193,11 @@ class Broker:
             self.member = member
             self.controller = ClusterAdmin(self, member)
             self.replicas.propose_isr = self.isr_changes.propose
-            self.server.start()  # the controller's orders come as soon as we are registered
+            # The controller's orders come as soon as we are registered.
+            self.server.start(clients=False)
             self.spawn(self.isr_changes.run())
             await member.join()
+            self.server.let_clients_in()
         except BaseException:
             await self._abandon()
             await keeper.close()

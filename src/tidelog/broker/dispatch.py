@@ -38,6 +38,10 @@ _CORRELATION = struct.Struct(">ii")  # frame size, correlation id
 # a second; only APIs that say ``large`` (mostly bytes) go by socket.request.max.bytes.
 MAX_REQUEST = 1024 * 1024
 
+# What a broker serves that has not heard from a controller: LeaderAndIsr, StopReplica,
+# UpdateMetadata, ApiVersions.
+_ORDERS = frozenset((4, 5, 6, API_VERSIONS_KEY))
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -59,6 +63,7 @@ class Frame(NamedTuple):
 
 Handler = Callable[["Broker", Any, Client], Message | Awaitable[Message]]
 RawHandler = Callable[["Broker", Frame], None]
+Serve = Callable[[Connection, memoryview], None]
 H = TypeVar("H", bound=Handler)
 R = TypeVar("R", bound=RawHandler)
 
@@ -148,6 +153,14 @@ def too_large(start: memoryview, size: int) -> str:
     if found is None or found.large:
         return ""
     return f"a {found.name} request of {size} bytes is over {MAX_REQUEST}"
+
+
+def only_orders(serve: Serve, connection: Connection, data: memoryview) -> None:
+    """Serve the controller of the cluster; clients find the connection closed and try others."""
+    if int.from_bytes(data[:2], "big", signed=True) in _ORDERS:
+        serve(connection, data)
+    else:
+        connection.hang_up("not a member of the cluster yet")
 
 
 def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:

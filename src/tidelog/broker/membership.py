@@ -102,12 +102,12 @@ class Membership:
                     epoch = await self.registry.register(info)
                 except SettingError:
                     continue  # somebody was faster: look who it is
-                self.orders.broker_epoch = epoch
+                self.orders.registered(epoch)
                 self._registered = True
                 continue  # once more, for the watch
             other, stat = found
             if stat.own:
-                self.orders.broker_epoch = stat.czxid
+                self.orders.registered(stat.czxid)
                 self._registered = True
                 return
             await self._make_way(info, other, stat, gone)

@@ -54,6 +54,7 @@ class Orders:
         self.broker_epoch = -1
         self.controller_epoch = 0
         self.topic_configs: dict[str, dict[str, str]] = {}
+        self._registered = asyncio.Event()
         self.informed = asyncio.Event()  # we have heard from a controller
         # Of a whole that comes in parts, what has come so far.
         self._mentioned: set[tuple[str, int]] = set()
@@ -68,7 +69,14 @@ class Orders:
         assert isinstance(request, UpdateMetadataRequest)
         return await self.update_metadata(request)
 
-    def _refusal(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+    def registered(self, broker_epoch: int) -> None:
+        """We are in ZooKeeper, under this epoch: orders for earlier ones are not for us."""
+        self.broker_epoch = broker_epoch
+        self._registered.set()
+
+    async def _refusal(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+        # Before that nobody can mean us, but a controller that has not noticed our death yet.
+        await self._registered.wait()
         if controller_epoch < self.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if 0 <= broker_epoch < self.broker_epoch:
@@ -82,7 +90,7 @@ class Orders:
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         async with self._lock:
-            refusal = self._refusal(request.controller_epoch, request.broker_epoch)
+            refusal = await self._refusal(request.controller_epoch, request.broker_epoch)
             if refusal:
                 return LeaderAndIsrResponse(error_code=refusal, topics=[])
             for leader in request.live_leaders:
@@ -140,7 +148,7 @@ class Orders:
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         async with self._lock:
-            refusal = self._refusal(request.controller_epoch, request.broker_epoch)
+            refusal = await self._refusal(request.controller_epoch, request.broker_epoch)
             if refusal:
                 return StopReplicaResponse(error_code=refusal, partition_errors=[])
             errors = []
@@ -159,7 +167,7 @@ class Orders:
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         async with self._lock:
-            refusal = self._refusal(request.controller_epoch, request.broker_epoch)
+            refusal = await self._refusal(request.controller_epoch, request.broker_epoch)
             if refusal:
                 return UpdateMetadataResponse(error_code=refusal)
             before = self._broker.metadata

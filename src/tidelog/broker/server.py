@@ -41,6 +41,7 @@ class Server:
         self.dispatch: tracing.Dispatch = partial(dispatching.dispatch, broker)
         if log.isEnabledFor(logging.DEBUG):
             self.dispatch = tracing.traced(self.dispatch, broker)
+        self._to_all = self.dispatch
         self._settings = settings
         self.max_request: int = settings["socket.request.max.bytes"]
         self.usual_request = min(self.max_request, dispatching.MAX_REQUEST)
@@ -63,12 +64,22 @@ class Server:
             self._listeners.append(sock)
         self.port = self._listeners[0].getsockname()[1]
 
-    def start(self) -> None:
-        """Begin to accept."""
+    def start(self, *, clients: bool = True) -> None:
+        """Begin to accept; without ``clients`` the controller only, until :meth:`let_clients_in`.
+
+        A broker that has just joined knows nothing.  A client that is told so believes it:
+        librdkafka drops every broker that an answer to Metadata does not name, and for good if
+        it names none.
+        """
+        if not clients:
+            self.dispatch = partial(dispatching.only_orders, self._to_all)
         loop = asyncio.get_running_loop()
         self.lanes = make_lanes(loop)
         for sock in self._listeners:
             loop.add_reader(sock.fileno(), self._on_connect, sock)
+
+    def let_clients_in(self) -> None:
+        self.dispatch = self._to_all
 
     def _on_connect(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_EVENT):
