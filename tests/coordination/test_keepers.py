@@ -219,7 +219,7 @@ def test_an_expired_session(zookeeper: str) -> None:
     """The ephemeral znodes go; a listener hears of it and makes them again."""
 
     async def work() -> None:
-        keeper = await ZooKeeper.connect(zookeeper, 4_000, 30_000)
+        keeper = await ZooKeeper.connect(zookeeper, 30_000, 30_000)
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
         keeper.on_session(events.put_nowait)
         await keeper.multi([Create("/ids/1", ephemeral=True)])

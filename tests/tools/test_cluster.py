@@ -120,8 +120,12 @@ def test_reassign(data: Path, tmp_path: Path) -> None:
     assert begun.code == 0, begun.err
     verify = ["topics", "reassign", "--verify", str(moves)]
     until(lambda: run(*verify, bootstrap=bootstrap).code == 0, "all moves are done", 60)
-    described = run("topics", "describe", "t", "--json", bootstrap=bootstrap).json[0]
-    assert all(sorted(row["isr"]) == [1, 2] for row in described["partitions"])
+
+    def in_sync() -> bool:  # as any broker tells it, once it has heard
+        described = run("topics", "describe", "t", "--json", bootstrap=bootstrap).json[0]
+        return all(sorted(row["isr"]) == [1, 2] for row in described["partitions"])
+
+    until(in_sync, "the new replicas are in sync", 60)
     again = run("topics", "reassign", "t", "--plan", "--brokers", "1,2", bootstrap=bootstrap)
     assert again.json["partitions"] == []
     wrong = run("topics", "reassign", "t", "--plan", "--brokers", "1,9", bootstrap=bootstrap)

@@ -24,7 +24,7 @@ from tidelog.broker.cluster_admin import ClusterAdmin
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.membership import Membership
+from tidelog.broker.membership import Membership, patiently
 from tidelog.broker.peers import Peer
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
@@ -177,13 +177,14 @@ class Broker:
         self.keeper = keeper
         try:
             member = Membership(self, keeper)
-            cluster_id = await member.registry.find_cluster_id(self.manager.cluster_id())
+            registry, known = member.registry, self.manager.cluster_id()
+            cluster_id = await patiently(lambda: registry.find_cluster_id(known))
             self.manager.identify(self.broker_id, cluster_id)
-            await member.prepare()
+            await patiently(member.prepare)
             self.metadata = ClusterMetadata(
                 cluster_id=cluster_id,
-                broker_configs=await member.registry.broker_configs(),
-                group_configs=await member.registry.group_configs(),
+                broker_configs=await patiently(registry.broker_configs),
+                group_configs=await patiently(registry.group_configs),
             )
             self._apply_broker_configs(self.metadata)
             self.manager.load(

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.orders import Orders
@@ -29,12 +29,14 @@ from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
 from tidelog.coordination.keeper import (
     BadVersion,
+    ConnectionLost,
     Delete,
     Keeper,
     KeeperError,
     NodeExists,
     NoNode,
     SessionEvent,
+    SessionExpired,
     Stat,
 )
 from tidelog.coordination.metadata import BrokerInfo
@@ -49,6 +51,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """What a broker does before it is registered: a session that ends meanwhile costs nothing."""
+    while True:
+        try:
+            return await work()
+        except (ConnectionLost, SessionExpired) as error:
+            log.warning("ZooKeeper: %s (%s); trying again", error, type(error).__name__)
+            await asyncio.sleep(_RETRY_SECONDS)
 
 
 class Membership:
@@ -81,7 +93,7 @@ class Membership:
     async def join(self) -> None:
         """Register, and wait until a controller has told us what there is."""
         self._keeper.on_session(self._session_changed)
-        await self._register()
+        await patiently(self._register)
         self._broker.spawn(self._contend())
         self._broker.spawn(self._watch_configs())
         await self.orders.informed.wait()
@@ -100,8 +112,8 @@ class Membership:
             if found is None:
                 try:
                     epoch = await self.registry.register(info)
-                except SettingError:
-                    continue  # somebody was faster: look who it is
+                except (SettingError, NoNode):
+                    continue  # somebody was faster: look who it is; or it is gone again
                 self.orders.registered(epoch)
                 self._registered = True
                 continue  # once more, for the watch
