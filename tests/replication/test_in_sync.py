@@ -30,9 +30,21 @@ def test_who_is_not_in_sync_does_not_count() -> None:
     known.fetched(2, 10, 10, 1)
     known.fetched(3, 4, 10, 1)
     assert known.high_watermark(10) == 10
-    assert known.to_add(10, 0) is None
+    assert known.to_add(3, 10, 0) is None
     known.fetched(3, 10, 10, 2)
-    assert known.to_add(10, 0) == (1, 2, 3)
+    assert known.to_add(3, 10, 0) == (1, 2, 3)
+
+
+def test_only_who_fetches_comes_into_sync() -> None:
+    """3 had everything when it died; nobody knows what it has when it comes back."""
+    known = state()
+    known.fetched(2, 10, 10, 1)
+    known.fetched(3, 10, 10, 1)
+    assert known.decided((1, 2), 1)
+    known.fetched(2, 10, 10, 2)
+    assert known.to_add(2, 10, 0) is None
+    known.fetched(3, 4, 10, 3)
+    assert known.to_add(3, 10, 0) is None, "its log was cut"
 
 
 def test_a_strange_follower() -> None:
@@ -47,7 +59,7 @@ def test_while_the_controller_thinks() -> None:
     known.propose((1, 2, 3))
     known.fetched(2, 20, 20, 2)
     assert known.high_watermark(20) == 10
-    assert known.to_add(10, 0) is None, "one question at a time"
+    assert known.to_add(3, 10, 0) is None, "one question at a time"
     assert known.decided((1, 2, 3), 1)
     assert known.high_watermark(20) == 10
     known.propose((1, 2))
@@ -75,9 +87,9 @@ def test_what_the_leader_had_when_it_began() -> None:
     """The high watermark of a new leader is old: more is needed to be in sync."""
     known = state(isr=(1,))
     known.fetched(2, 5, 10, 1)
-    assert known.to_add(5, epoch_start=10) is None
+    assert known.to_add(2, 5, epoch_start=10) is None
     known.fetched(2, 10, 10, 2)
-    assert known.to_add(5, epoch_start=10) == (1, 2)
+    assert known.to_add(2, 5, epoch_start=10) == (1, 2)
 
 
 def test_lag() -> None:
@@ -127,7 +139,7 @@ def test_what_is_committed_is_with_everybody_in_sync(history: list[tuple[str, in
             # A follower appends what it was sent before, then asks for the next.
             ends[first] = min(end, ends[first] + second)
             known.fetched(first, ends[first], end, now)
-            proposal = known.to_add(committed, 0)
+            proposal = known.to_add(first, committed, 0)
             if proposal:
                 known.propose(proposal)
         elif what == "lag":

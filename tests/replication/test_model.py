@@ -130,27 +130,33 @@ class World:
             follower.replicate(records, high, start, self.clock.now_ms())
 
     def decide(self, broker: int) -> None:
-        """The controller answers a proposal, as its rules are; the answer may get lost."""
+        """The controller answers a proposal, as its rules are.
+
+        The answer may get lost: then the leader asks again, though the controller may have
+        agreed, and so it does when it is told that its question is old.
+        """
         replica = self.replicas[broker]
-        proposal, replica.proposal = replica.proposal, None
         partition = replica.partition
-        if proposal is None or partition is None or not partition.leads:
+        state = partition.in_sync_state if partition is not None else None
+        if replica.proposal is None or partition is None or state is None:
             return
-        epoch, isr, partition_epoch = proposal
+        epoch, isr, partition_epoch = replica.proposal
+        if not partition.leads or state.proposed != isr:
+            replica.proposal = None
+            return
         info = self.info
-        fine = (
-            info.leader == broker
-            and info.leader_epoch == epoch
-            and info.partition_epoch == partition_epoch
-            and all(b in self.live for b in isr if b not in info.isr)
-        )
-        if fine:
+        known = info.leader == broker and info.leader_epoch == epoch
+        if not known or info.partition_epoch != partition_epoch:
+            return
+        eligible = all(b in self.live for b in isr if b not in info.isr)
+        if eligible:
             self.info = replace(info, isr=isr, partition_epoch=partition_epoch + 1)
         if self.random.random() < 0.8:
-            if fine:
+            replica.proposal = None
+            if eligible:
                 partition.isr_decided(isr, isr, partition_epoch + 1)
-            elif partition.in_sync_state is not None:
-                partition.in_sync_state.give_up()
+            else:
+                state.give_up()
 
     def die(self, broker: int) -> None:
         self.replicas[broker].crash()
@@ -212,6 +218,10 @@ class World:
             self.forget_a_living_leader()
         self.check()
 
+    def close(self) -> None:
+        for replica in self.replicas.values():
+            replica.manager.release()
+
     # -- what must hold -----------------------------------------------------------
 
     def check(self) -> None:
@@ -264,8 +274,7 @@ def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
         for offset, value in world.committed.items():
             assert logs[0].get(offset) == value, (offset, world.history)
         assert sorted(world.info.isr) == [1, 2, 3]
-        for replica in world.replicas.values():
-            replica.manager.release()
+        world.close()
 
     asyncio.run(run())
 

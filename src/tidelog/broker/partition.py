@@ -120,7 +120,6 @@ class Partition:
         began = not self.leads or info.leader_epoch > self.leader_epoch
         self.leads = True
         self.leader_epoch = info.leader_epoch
-        self.in_sync = len(info.isr)
         if began:
             # Known at once and not with the first record: a follower that has more than we
             # have must hear where the epoch before ours ended.
@@ -136,6 +135,8 @@ class Partition:
         else:
             state.reassigned(info.replicas, now_ms)
             state.decided(info.isr, info.partition_epoch)
+        state = self.in_sync_state
+        self.in_sync = len(info.isr if state is None else state.isr)
         self._held = self._flushed or self.in_sync_state is not None
         self._advance_high_watermark()
         self.wake()
@@ -162,7 +163,7 @@ class Partition:
         if follower in state.isr or state.proposed is not None:
             self._advance_high_watermark()
         if len(state.isr) <= len(state.followers):
-            isr = state.to_add(self.log.high_watermark, self.epoch_start)
+            isr = state.to_add(follower, self.log.high_watermark, self.epoch_start)
             if isr is not None:
                 self.replicas.propose_isr(self, isr)
 
@@ -320,6 +321,8 @@ class Partition:
         if self.replicas.storage_failing:
             self.replicas.storage_works(writer.directory)
         if self._held:
+            if self.in_sync == 1:  # alone: no follower's fetch will tell
+                self._advance_high_watermark()
             if self._followers_waiting:
                 self._wake_followers()
         elif writer.high_watermark < writer.end_offset:

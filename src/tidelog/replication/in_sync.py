@@ -77,21 +77,19 @@ class InSync:
                 lowest = state.end_offset
         return lowest
 
-    def to_add(self, high_watermark: int, epoch_start: int) -> tuple[int, ...] | None:
-        """The in-sync set with those who have caught up, if there are any.
+    def to_add(
+        self, follower: int, high_watermark: int, epoch_start: int
+    ) -> tuple[int, ...] | None:
+        """The in-sync set with a follower that has just fetched, if it has caught up.
 
-        A follower needs everything that is committed, and also what was in the log when this
-        leader began: the high watermark of a new leader may be an old one.
+        It needs everything that is committed, and also what was in the log when this leader
+        began: the high watermark of a new leader may be an old one.  Only who fetches now is
+        asked about: the others may be dead, or come back with less than they had.
         """
-        if self.proposed is not None:
+        if self.proposed is not None or follower in self.isr:
             return None
-        least = max(high_watermark, epoch_start)
-        new = [
-            broker
-            for broker, state in self.followers.items()
-            if broker not in self.isr and state.end_offset >= least
-        ]
-        return (*self.isr, *new) if new else None
+        enough = self.followers[follower].end_offset >= max(high_watermark, epoch_start)
+        return (*self.isr, follower) if enough else None
 
     def to_drop(self, leader_end: int, now_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
         """The in-sync set without those who have not caught up for too long, if there are any."""
@@ -140,5 +138,5 @@ class InSync:
         return self.decided(isr, partition_epoch)
 
     def give_up(self) -> None:
-        """The controller has refused; its next order says how things are."""
+        """The controller has refused, and has surely not agreed before."""
         self.proposed = None

@@ -2,6 +2,10 @@
 
 The controller decides (AlterPartition); many partitions go into one request.  While it has
 not answered, a partition proposes nothing else.
+
+A refusal does not say that the controller has not agreed: it may have, and the answer was
+lost, so that it finds our second question old.  Until its order arrives and says how things
+are, the proposal stands, and the high watermark waits for whoever is in it (KIP-497).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from tidelog.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
+    ChangedPartition,
     PartitionChange,
     TopicChange,
 )
@@ -29,7 +34,8 @@ log = logging.getLogger(__name__)
 VERSION = 3
 _RETRY_SECONDS = 0.1
 _AT_ONCE = 2000
-_TRY_AGAIN = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+# The controller knows the partition as we do, and has not done what we ask.
+_SURELY_NOT = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 
 
 class IsrChanges:
@@ -70,7 +76,7 @@ class IsrChanges:
     async def _ask(self, part: dict[Partition, tuple[int, ...]]) -> None:
         self._drop_stale()
         topics: dict[bytes, TopicChange] = {}
-        asked: dict[tuple[bytes, int], tuple[Partition, int, tuple[int, ...]]] = {}
+        asked: dict[tuple[bytes, int], tuple[Partition, tuple[int, int], tuple[int, ...]]] = {}
         for partition, isr in part.items():
             if partition not in self._pending:
                 continue
@@ -90,7 +96,7 @@ class IsrChanges:
                 )
             )
             key = (partition.topic_id, partition.index)
-            asked[key] = partition, partition.leader_epoch, isr
+            asked[key] = partition, (partition.leader_epoch, state.partition_epoch), isr
         if not asked:
             return
         request = AlterPartitionRequest(
@@ -103,31 +109,38 @@ class IsrChanges:
             raise ApiError(ErrorCode(answer.error_code))
         for changed in answer.topics:
             for row in changed.partitions:
-                partition, epoch, isr = asked[changed.topic_id, row.partition_index]
-                if row.error_code in _TRY_AGAIN:
-                    continue
-                if self._pending.get(partition) == isr:
-                    del self._pending[partition]
-                if partition.deleted or partition.leader_epoch != epoch or not partition.leads:
-                    continue
-                if row.error_code:
-                    self._refused(partition, ErrorCode(row.error_code))
-                    continue
-                partition.isr_decided(isr, tuple(row.isr), row.partition_epoch)
-                log.debug("%s-%d: in sync: %s", partition.topic, partition.index, isr)
+                self._answered(*asked[changed.topic_id, row.partition_index], row)
+        if any(partition in self._pending for partition, *_ in asked.values()):
+            await asyncio.sleep(_RETRY_SECONDS)  # an order is on its way, or another controller
 
-    def _refused(self, partition: Partition, code: ErrorCode) -> None:
-        name = f"{partition.topic}-{partition.index}"
-        log.debug("%s: the controller refuses a new in-sync set: %s", name, code.name)
+    def _answered(
+        self,
+        partition: Partition,
+        epochs: tuple[int, int],
+        isr: tuple[int, ...],
+        row: ChangedPartition,
+    ) -> None:
         state = partition.in_sync_state
-        if state is None:
+        if (
+            partition.deleted
+            or not partition.leads
+            or state is None
+            or (partition.leader_epoch, state.partition_epoch) != epochs
+        ):
+            return  # an order was faster, and has said more
+        if row.error_code == ErrorCode.NONE:
+            self._pending.pop(partition, None)
+            partition.isr_decided(isr, tuple(row.isr), row.partition_epoch)
+            log.debug("%s-%d: in sync: %s", partition.topic, partition.index, isr)
             return
-        asked = state.proposed
+        code = ErrorCode(row.error_code)
+        log.debug("%s-%d: no new in-sync set: %s", partition.topic, partition.index, code.name)
+        if code in _SURELY_NOT:
+            self._pending.pop(partition, None)
 
-        def give_up() -> None:
-            if state.proposed is asked:
-                state.give_up()
+            def give_up() -> None:
+                if state.proposed is isr:
+                    state.give_up()
 
-        # Not at once: the order that says how things are is on its way, and until then the
-        # next fetch would only ask the same again.
-        asyncio.get_running_loop().call_later(_RETRY_SECONDS, give_up)
+            # Not at once: the next fetch would only ask the same again.
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, give_up)

@@ -1,0 +1,138 @@
+"""A leader asks for another in-sync set, and the answer does not come as it should."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from log_support import make_batch
+from replication.test_model import World
+
+from tidelog.broker.partition import Partition
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.errors import ErrorCode
+from tidelog.replication.isr_changes import IsrChanges
+from tidelog.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ChangedPartition,
+    ChangedTopic,
+)
+
+
+class Network:
+    """What is between the leader and a controller that goes by partition epochs."""
+
+    def __init__(self, world: World) -> None:
+        self.broker_id, self.broker_epoch = 1, 1
+        self.world = world
+        self.lose_answers = 0
+        self.asked = 0
+
+    async def ask_controller(
+        self, request: AlterPartitionRequest, _answer: Any, _version: int
+    ) -> AlterPartitionResponse:
+        self.asked += 1
+        await asyncio.sleep(0)
+        (topic,) = request.topics
+        (row,) = topic.partitions
+        code, info = ErrorCode.INVALID_UPDATE_VERSION, self.world.info
+        if row.partition_epoch == info.partition_epoch:
+            isr = tuple(state.broker_id for state in row.new_isr_with_epochs)
+            info = replace(info, isr=isr, partition_epoch=info.partition_epoch + 1)
+            code, self.world.info = ErrorCode.NONE, info
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise BrokerUnreachable("the connection broke")
+        changed = ChangedPartition(
+            partition_index=0,
+            error_code=code,
+            leader_id=info.leader,
+            leader_epoch=info.leader_epoch,
+            isr=list(info.isr),
+            partition_epoch=info.partition_epoch,
+        )
+        return AlterPartitionResponse(
+            error_code=0, topics=[ChangedTopic(topic_id=topic.topic_id, partitions=[changed])]
+        )
+
+
+def append(partition: Partition, now_ms: int) -> int:
+    batch = memoryview(bytearray(make_batch([b"x"])))
+    return partition.append(batch, 9, now_ms).last_offset + 1
+
+
+async def refused(network: Network, leader: Partition) -> None:
+    """The first answer is lost, the second is a refusal, and what follows has followed."""
+    state = leader.in_sync_state
+    while state is not None and state.proposed is not None and network.asked < 4:
+        await asyncio.sleep(0.01)
+
+
+def test_an_answer_is_lost(quick_path: Path, no_sync: None) -> None:
+    """The controller has taken 3 into the in-sync set, and the leader has not heard of it:
+    nothing is committed that 3 does not have, until an order says how things are."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1, 2), partition_epoch=1)
+        world.tell(1)
+        network = Network(world)
+        network.lose_answers = 1
+        changes = IsrChanges(network)  # type: ignore[arg-type]
+        world.replicas[1].replicas.propose_isr = changes.propose
+        leader = world.replicas[1].partition
+        assert leader is not None
+        task = asyncio.create_task(changes.run())
+        now = world.clock.now_ms()
+        leader.follower_fetched(2, 0, now)
+        leader.follower_fetched(3, 0, now)
+        await refused(network, leader)
+        assert world.info.isr == (1, 2, 3)
+        end = append(leader, now)
+        leader.follower_fetched(2, end, now)
+        assert leader.high_watermark == 0, "3 may be elected, and does not have it"
+        world.tell(1)
+        leader.follower_fetched(3, end, now)
+        assert leader.high_watermark == end
+        assert leader.in_sync == 3
+        task.cancel()
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_alone_in_sync(quick_path: Path, no_sync: None) -> None:
+    """No follower is there to tell how far it is: what the leader has is committed."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1,), partition_epoch=1)
+        world.tell(1)
+        leader = world.replicas[1].partition
+        assert leader is not None
+        end = append(leader, world.clock.now_ms())
+        assert leader.high_watermark == end == 1
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_an_order_that_is_older_than_an_answer(quick_path: Path, no_sync: None) -> None:
+    """The leader knows already that it is alone: it does not count 2 as in sync again."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        leader = world.replicas[1].partition
+        assert leader is not None
+        older = replace(world.info, isr=(1, 2), partition_epoch=1)
+        leader.isr_decided((1,), (1,), 2)
+        assert leader.in_sync == 1
+        world.info = older
+        world.tell(1)
+        assert leader.in_sync == 1
+        world.close()
+
+    asyncio.run(run())
