@@ -27,6 +27,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -337,7 +338,8 @@ def _end_java(gateway: Any) -> None:
     # lives, and when the JVM has gone it writes that to the root logger.
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     context = SparkContext._active_spark_context
-    with contextlib.suppress(Exception):  # it may die just now
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # it may die just now
+        warnings.simplefilter("ignore")
         if context is not None:
             context.stop()
         if process is not None:

@@ -7,32 +7,18 @@ after ``--``.  Spark and pyarrow are imported when there is something to do for 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from tidelog.client.connection import CannotConnect
-from tidelog.text import plural
+from tidelog.tools.load_look import history, verify
+from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import bootstrap_option, json_option, offset_value
-from tidelog.tools.output import note, show_json, show_table, size_text, time_text
+from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
-
-if TYPE_CHECKING:
-    from tidelog.pipeline.lake.jobs import Progress
-    from tidelog.pipeline.lake.ledger import Manifest
-    from tidelog.pipeline.lake.options import LoadReport
-    from tidelog.pipeline.lake.verify import VerifyReport
-
-_to_option = click.option(
-    "--to", required=True, metavar="DIR", help="The folder that holds, or will hold, the files."
-)
 
 
 class _Load(click.Command):
@@ -52,7 +38,7 @@ class _Load(click.Command):
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    _need_spark()
+    need_spark()
     from tidelog.pipeline.option_values import OptionError, byte_count
 
     try:
@@ -61,20 +47,12 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
         raise click.BadParameter(str(error).partition(": ")[2], ctx, param) from None
 
 
-def _need_spark() -> None:
-    """A sentence instead of a stack trace, where the extra is not installed."""
-    from tidelog.java import NotInstalled
-
-    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "numba")):
-        raise NotInstalled('tidelog load needs PySpark: pip install "tidelog[spark]"')
-
-
 # -- load -------------------------------------------------------------------------
 
 
 @click.command(cls=_Load)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@_to_option
+@to_option
 @click.option(
     "--from",
     "start",
@@ -200,13 +178,13 @@ def load(
         raise click.UsageError("--every or --continuous, not both")
     if interval is not None and not continuous:
         raise click.UsageError("--interval is for --continuous; --every has minutes")
-    _need_spark()
-    from tidelog.pipeline.lake.continuous import run_continuous
+    need_spark()
     from tidelog.pipeline.lake.files import LakeError, lock
     from tidelog.pipeline.lake.ledger import LOCK
     from tidelog.pipeline.lake.load import Loader
     from tidelog.pipeline.lake.options import LoadOptions
     from tidelog.pipeline.progress import Line
+    from tidelog.tools.load_run import Run, show_progress
 
     kafka = {"bootstrap.servers": bootstrap, **pairs(properties, "--property")}
     wanted = LoadOptions(topics, to, kafka, **options)
@@ -225,18 +203,14 @@ def load(
         note(f"waiting for another load into {to} ({holder})")
 
     with _hint(), lock(wanted.root / LOCK, wait=wait, waiting=waiting):
-        loader = Loader(wanted, spark, _show_progress(line))
-
-        def show(report: LoadReport) -> None:
-            _show_report(report, to, as_json, line)
-
+        run = Run(line, to, as_json)
+        loader = Loader(wanted, spark, show_progress(line), stop=run.stop)
         if continuous:
-            run_continuous(loader, 60 if interval is None else interval, show, _stop_on_term())
+            run.continuous(loader, 60 if interval is None else interval)
+        elif every is not None:
+            run.every(loader, every)
         else:
-            show(loader.run())
-            # --from is for the first one; the others go on where the ledger ends.
-            loader.options = replace(loader.options, start=None)
-            _repeat(lambda: show(loader.run()), every)
+            run.once(loader)
 
 
 @contextlib.contextmanager
@@ -247,191 +221,9 @@ def _hint() -> Iterator[None]:
         raise CannotConnect(
             f"{error}; start one with `tidelog up`, or name another with -b"
         ) from error
-
-
-def _stop_on_term() -> threading.Event:
-    """SIGTERM ends a continuous load, as Ctrl-C does, but as a success."""
-    stop = threading.Event()
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return stop
-
-
-def _repeat(work: Callable[[], None], minutes: float | None) -> None:
-    """At every full interval from now on; not at all without one."""
-    began = time.monotonic()
-    while minutes is not None:
-        passed = time.monotonic() - began
-        time.sleep(60 * minutes - passed % (60 * minutes))
-        work()
-
-
-def _show_progress(line: Any) -> Callable[[Progress], None]:
-    from tidelog.pipeline.progress import duration
-
-    def show(progress: Progress) -> None:
-        left = progress.seconds_left
-        line.show(
-            f"{progress.share:4.0%}, {plural(progress.rows, 'record')}, "
-            f"{round(progress.rows_per_second):,} records/s, "
-            f"{progress.tasks_done} of {plural(progress.tasks, 'task')}"
-            + (f", about {duration(left)} to go" if left else "")
-        )
-
-    return show
-
-
-def _show_report(report: LoadReport, to: str, as_json: bool, line: Any) -> None:
-    line.end()
-    if as_json:
-        show_json(asdict(report))
-        return
-    if report.number is None:
-        click.echo(f"nothing new for {to}")
-        return
-    parts = [f"{plural(report.rows, 'record')} to {to} in {plural(report.files, 'file')}"]
-    parts.append(size_text(report.bytes))
-    if report.dead:
-        parts.append(f"{plural(report.dead, 'dead letter')}")
-    if report.skipped:
-        parts.append(f"{report.skipped:,} skipped")
-    if report.lost:
-        parts.append(f"{plural(report.lost, 'offset')} lost")
-    if report.compacted:
-        parts.append(f"{plural(report.compacted, 'small file')} merged")
-    click.echo(f"{', '.join(parts)} (load {report.number}, {report.seconds:.1f} s)")
-    if report.new_columns:
-        click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
-    for row in report.widened:
-        files = f"{plural(row.rewritten, 'file')} rewritten"
-        if row.kept:
-            files += (
-                f"; {plural(row.kept, 'file')} left as {row.before}, with numbers that a "
-                f"{row.after} would round"
-            )
-        click.echo(f"  {row.column}: {row.before} → {row.after} ({files})")
-
-
-def _noun(columns: Sequence[str]) -> str:
-    return "column" if len(columns) == 1 else "columns"
-
-
-# -- verify -----------------------------------------------------------------------
-
-
-@click.command()
-@_to_option
-@click.option(
-    "-b",
-    "--bootstrap",
-    envvar="TIDELOG_BOOTSTRAP",
-    metavar="HOST:PORT,...",
-    help="Where the brokers are.  Default: where they were at the last load.",
-)
-@json_option
-def verify(to: str, bootstrap: str | None, as_json: bool) -> None:
-    """Prove that offsets in are rows out, range by range, and say what is missing."""
-    _need_spark()
-    from tidelog.pipeline.lake import verify as verifying
-
-    report = verifying.verify(to, bootstrap=bootstrap)
-    if as_json:
-        show_json(verifying.as_json(report))
-    else:
-        _show_verified(report, to)
-    sys.exit(0 if report.ok else 1)
-
-
-def _show_verified(report: VerifyReport, to: str) -> None:
-    columns = ("offsets", "rows", "dead", "skipped", "lost", "holes", "missing", "doubled")
-    rows: dict[tuple[str, int], list[int]] = {}
-    for row in report.ranges:
-        sums = rows.setdefault((row.topic, row.partition), [0] * (len(columns) + 1))
-        missing = sum(end - start for start, end in row.missing)
-        doubled = sum(end - start for start, end in row.doubled)
-        for i, value in enumerate(
-            (1, row.offsets, row.rows, row.dead, row.skipped, row.lost, row.holes, missing, doubled)
-        ):
-            sums[i] += value
-    show_table(
-        ("topic", "partition", "ranges", *columns),
-        [(*place, *sums) for place, sums in sorted(rows.items())],
-        right=("partition", "ranges", *columns),
-    )
-    for text in report.notes:
-        note(f"Note: {text}")
-    for text in report.problems:
-        click.secho("Wrong: ", fg="red", nl=False)
-        click.echo(text)
-    rows_text = plural(report.total("rows"), "row")
-    if report.ok:
-        click.echo(f"{to}: all {rows_text} are there, each once, in {plural(report.files, 'file')}")
-    else:
-        click.echo(f"{to}: {plural(len(report.problems), 'problem')}")
-
-
-# -- history ----------------------------------------------------------------------
-
-
-@click.command()
-@_to_option
-@json_option
-def history(to: str, as_json: bool) -> None:
-    """List every load into DIR, and every merge and cleaning of its files."""
-    _need_spark()
-    from tidelog.pipeline.lake.verify import history as read_history
-
-    rows = [_history_row(manifest) for manifest in read_history(to)]
-    if as_json:
-        show_json(rows)
-        return
-    columns = ("load", "time", "kind", "rows", "dead", "lost", "files", "size", "took", "offsets")
-    show_table(
-        columns,
-        [
-            (
-                row["number"],
-                row["time"],
-                row["kind"],
-                row["rows"],
-                row["dead"],
-                row["lost"],
-                row["files"],
-                size_text(row["bytes"]),
-                f"{row['seconds']:.1f} s",
-                _offsets_text(row["ranges"]),
-            )
-            for row in rows
-        ],
-        right=("load", "rows", "dead", "lost", "files", "size", "took"),
-    )
-
-
-def _history_row(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "number": manifest.number,
-        "time": time_text(manifest.time_ms),
-        "kind": manifest.kind,
-        "rows": manifest.rows,
-        "dead": sum(row.dead for row in manifest.ranges),
-        "skipped": sum(row.skipped for row in manifest.ranges),
-        "lost": sum(end - start for row in manifest.ranges for start, end in row.lost),
-        "files": len(manifest.files),
-        "bytes": sum(row.bytes for row in manifest.files),
-        "removed": len(manifest.removed),
-        "seconds": (manifest.time_ms - manifest.started_ms) / 1000 if manifest.started_ms else 0.0,
-        "host": manifest.host,
-        "topics": manifest.topics,
-        "ranges": [asdict(row) for row in manifest.ranges],
-        "query": manifest.query,
-        "settings": manifest.settings,
-    }
-
-
-def _offsets_text(ranges: list[dict[str, Any]]) -> str:
-    shown = [f"{row['topic']}-{row['partition']}[{row['start']}:{row['end']}]" for row in ranges]
-    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
-    return ", ".join(shown[:2]) + more
+    except KeyboardInterrupt:  # while it waits for another load, say
+        note("interrupted: nothing was loaded")
+        sys.exit(130)
 
 
 _INNER = {"verify": verify, "history": history}

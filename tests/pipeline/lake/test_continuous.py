@@ -38,8 +38,8 @@ class Running:
     def run(self) -> None:
         try:
             with lock(self.options.root / LOCK):
-                loader = Loader(self.options, self.spark)
-                run_continuous(loader, 0.1, self.reports.append, self.stop)
+                loader = Loader(self.options, self.spark, stop=self.stop)
+                run_continuous(loader, 0.1, self.reports.append)
         except BaseException as error:
             self.error = error
 

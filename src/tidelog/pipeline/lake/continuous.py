@@ -41,12 +41,13 @@ def run_continuous(
     loader: Loader,
     seconds: float,
     report: Callable[[LoadReport], None],
-    stop: threading.Event | None = None,
 ) -> None:
-    """Load what comes, about every so many seconds, until ``stop`` or Ctrl-C."""
+    """Load what comes, about every so many seconds, until ``loader.stop`` is set.
+
+    A batch that is not published by then is dropped; the next load does it.
+    """
     if loader.options.until is not None:
         raise LakeError("--until has no meaning with --continuous: it never ends")
-    stop = stop or threading.Event()
     with contextlib.closing(Positions(loader.source())) as positions:
         loader.check_cluster(positions)
         batches = _Batches(loader, positions, report)
@@ -65,14 +66,16 @@ def run_continuous(
             .start()
         )
         try:
-            while not stop.wait(_LOOK_SECONDS):
+            while not loader.stop.wait(_LOOK_SECONDS):
                 if not query.isActive:
                     break
             problem = batches.problem or query.exception()
         finally:
             query.stop()
+            with batches.at_work:  # Spark does not wait for our part of a batch
+                pass
             loader.ledger.files.remove(checkpoint)
-        if problem is not None and not stop.is_set():
+        if problem is not None and not loader.stop.is_set():
             if isinstance(problem, LakeError):
                 raise problem
             raise LakeError(f"the query ended: {reason_of(problem)}")
@@ -85,6 +88,7 @@ class _Batches:
         self, loader: Loader, positions: Positions, report: Callable[[LoadReport], None]
     ) -> None:
         self.problem: LakeError | None = None
+        self.at_work = threading.Lock()
         self._loader = loader
         self._positions = positions
         self._report = report
@@ -115,7 +119,9 @@ class _Batches:
 
     def load(self, frame: DataFrame, batch: int) -> None:
         try:
-            self._load(frame, batch)
+            with self.at_work:
+                self._loader.check_stop()
+                self._load(frame, batch)
         except LakeError as error:
             self.problem = error
             raise

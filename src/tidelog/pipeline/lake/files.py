@@ -15,7 +15,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from tidelog.errors import ApiError, ErrorCode
 
@@ -25,6 +25,13 @@ class LakeError(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_REQUEST, message)
+
+
+class Stopped(LakeError):
+    """The user has ended the load before it was published."""
+
+    def __init__(self) -> None:
+        super().__init__("the load was stopped before it was published: nothing of it is there")
 
 
 class Files(Protocol):
@@ -145,24 +152,57 @@ def lock(
     It keeps two loads on one machine apart in a friendly way.  What keeps loads on different
     machines apart is that a manifest's number can be taken only once.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            if not wait:
-                raise LakeError(
-                    f"another load into {path.parent.parent} is at work ({holder}): wait for it "
-                    "with --wait, or load into another directory"
-                ) from None
-            waiting(holder)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    made = [folder for folder in path.parents if not folder.exists()]
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(_open(path))
+        _take_lock(file, path, wait, waiting)
+        while not _is_at(file, path):  # whoever had it before us has removed it
+            file = stack.enter_context(_open(path))
+            _take_lock(file, path, wait, waiting)
         file.truncate(0)
         file.write(whoami())
         file.flush()
-        yield
-        file.truncate(0)
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            if all(name in (path.name, "staging") for name in os.listdir(path.parent)):
+                # Nothing was ever published here: leave nothing behind but what was there.
+                with contextlib.suppress(OSError):
+                    (path.parent / "staging").rmdir()
+                path.unlink(missing_ok=True)
+                for folder in (path.parent, *(row for row in made if row != path.parent)):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+
+
+def _open(path: Path) -> IO[str]:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another one has removed the folder again
+            return path.open("a+")
+
+
+def _take_lock(file: IO[str], path: Path, wait: bool, waiting: Callable[[str], None]) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        if not wait:
+            raise LakeError(
+                f"another load into {path.parent.parent} is at work ({holder}): wait for it "
+                "with --wait, or load into another directory"
+            ) from None
+        waiting(holder)
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file still is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

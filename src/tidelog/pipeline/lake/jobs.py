@@ -6,6 +6,7 @@ with them anyway: Spark itself tells only which tasks have ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -79,7 +80,8 @@ def run(
                 watch()
             except BaseException as error:
                 problem.append(error)
-                context.cancelJobGroup(group)
+                with contextlib.suppress(Exception):  # a signal may have ended the JVM, too
+                    context.cancelJobGroup(group)
                 return
 
     watcher = threading.Thread(target=look, name="load-progress", daemon=True)

@@ -34,7 +34,7 @@ from tidelog.pipeline.lake.destination import (
     write_job,
 )
 from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
-from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, lock
+from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, Stopped, lock
 from tidelog.pipeline.lake.jobs import Progress, reported, run_tasks
 from tidelog.pipeline.lake.layout import needs_spark, parse_by
 from tidelog.pipeline.lake.ledger import (
@@ -93,7 +93,8 @@ def load(
 
     ``options`` are the fields of :class:`LoadOptions`; ``kafka`` are settings of the client.
     With ``continuous`` it goes on until ``stop`` is set, and looks for new records every
-    ``interval`` seconds; the report is then that of the last batch.
+    ``interval`` seconds; the report is then that of the last batch.  Without, a load that is
+    stopped so before it is published raises ``Stopped``.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     settings = {"bootstrap.servers": bootstrap, **(kafka or {})}
@@ -106,13 +107,13 @@ def load(
         **options,
     )
     with lock(wanted.root / LOCK, wait=wait):
-        loader = Loader(wanted, spark, progress)
+        loader = Loader(wanted, spark, progress, stop=stop)
         if not continuous:
             return loader.run()
         from tidelog.pipeline.lake.continuous import run_continuous
 
         reports = [LoadReport(None)]
-        run_continuous(loader, interval, reports.append, stop)
+        run_continuous(loader, interval, reports.append)
         return reports[-1]
 
 
@@ -125,9 +126,14 @@ class Loader:
         spark: SparkSession | Callable[[], SparkSession] | None = None,
         progress: Callable[[Progress], None] | None = None,
         files: Files | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
-        """``spark`` may be a function that makes the session, called when it is needed."""
+        """``spark`` may be a function that makes the session, called when it is needed.
+
+        When ``stop`` is set, what is not published yet is given up, and ``Stopped`` is raised.
+        """
         self.options = options
+        self.stop = stop or threading.Event()
         self.ledger = Ledger(files or LocalFiles(options.root))
         try:
             self.client = ClientOptions.parse(
@@ -153,8 +159,14 @@ class Loader:
         if self._spark is None:
             from tidelog.pipeline.spark import session
 
+            self.check_stop()
             self._spark = self._make_spark() if self._make_spark else session("tidelog load")
+            self.check_stop()
         return self._spark
+
+    def check_stop(self) -> None:
+        if self.stop.is_set():
+            raise Stopped
 
     # -- one load -------------------------------------------------------------------
 
@@ -224,6 +236,7 @@ class Loader:
                 ),
             )
             self._check_errors(manifest)
+            self.check_stop()
         except BaseException:
             self.ledger.abandon(name)
             raise
@@ -258,6 +271,9 @@ class Loader:
 
             try:
                 files = self._rewrite("merging files", job, groups, work)
+            except Stopped:  # the next load will do it
+                self.ledger.abandon(name)
+                break
             except BaseException:
                 self.ledger.abandon(name)
                 raise
@@ -297,6 +313,7 @@ class Loader:
         """Write files again, into the staging folder; each group is a task."""
 
         def watch() -> None:
+            self.check_stop()
             self.ledger.still_alive(job.load)
 
         return run_tasks(self.spark, f"tidelog load: {title}", list(enumerate(groups)), work, watch)
@@ -398,6 +415,7 @@ class Loader:
         offsets = sum(len(part) for parts in tasks.values() for part in parts)
 
         def watch() -> None:
+            self.check_stop()
             self.ledger.still_alive(job.load)
             rows, done, problem = reported(job.staging)
             if problem is not None:

@@ -1,0 +1,136 @@
+"""``tidelog load verify`` and ``history``: what is in a destination, and whether it is all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.text import plural
+from tidelog.tools.load_options import need_spark, to_option
+from tidelog.tools.options import json_option
+from tidelog.tools.output import note, show_json, show_table, size_text, time_text
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.lake.ledger import Manifest
+    from tidelog.pipeline.lake.verify import VerifyReport
+
+
+# -- verify -----------------------------------------------------------------------
+
+
+@click.command()
+@to_option
+@click.option(
+    "-b",
+    "--bootstrap",
+    envvar="TIDELOG_BOOTSTRAP",
+    metavar="HOST:PORT,...",
+    help="Where the brokers are.  Default: where they were at the last load.",
+)
+@json_option
+def verify(to: str, bootstrap: str | None, as_json: bool) -> None:
+    """Prove that offsets in are rows out, range by range, and say what is missing."""
+    need_spark()
+    from tidelog.pipeline.lake import verify as verifying
+
+    report = verifying.verify(to, bootstrap=bootstrap)
+    if as_json:
+        show_json(verifying.as_json(report))
+    else:
+        _show_verified(report, to)
+    sys.exit(0 if report.ok else 1)
+
+
+def _show_verified(report: VerifyReport, to: str) -> None:
+    columns = ("offsets", "rows", "dead", "skipped", "lost", "holes", "missing", "doubled")
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row in report.ranges:
+        sums = rows.setdefault((row.topic, row.partition), [0] * (len(columns) + 1))
+        missing = sum(end - start for start, end in row.missing)
+        doubled = sum(end - start for start, end in row.doubled)
+        for i, value in enumerate(
+            (1, row.offsets, row.rows, row.dead, row.skipped, row.lost, row.holes, missing, doubled)
+        ):
+            sums[i] += value
+    show_table(
+        ("topic", "partition", "ranges", *columns),
+        [(*place, *sums) for place, sums in sorted(rows.items())],
+        right=("partition", "ranges", *columns),
+    )
+    for text in report.notes:
+        note(f"Note: {text}")
+    for text in report.problems:
+        click.secho("Wrong: ", fg="red", nl=False)
+        click.echo(text)
+    rows_text = plural(report.total("rows"), "row")
+    if report.ok:
+        click.echo(f"{to}: all {rows_text} are there, each once, in {plural(report.files, 'file')}")
+    else:
+        click.echo(f"{to}: {plural(len(report.problems), 'problem')}")
+
+
+# -- history ----------------------------------------------------------------------
+
+
+@click.command()
+@to_option
+@json_option
+def history(to: str, as_json: bool) -> None:
+    """List every load into DIR, and every merge and cleaning of its files."""
+    need_spark()
+    from tidelog.pipeline.lake.verify import history as read_history
+
+    rows = [_history_row(manifest) for manifest in read_history(to)]
+    if as_json:
+        show_json(rows)
+        return
+    columns = ("load", "time", "kind", "rows", "dead", "lost", "files", "size", "took", "offsets")
+    show_table(
+        columns,
+        [
+            (
+                row["number"],
+                row["time"],
+                row["kind"],
+                row["rows"],
+                row["dead"],
+                row["lost"],
+                row["files"],
+                size_text(row["bytes"]),
+                f"{row['seconds']:.1f} s",
+                _offsets_text(row["ranges"]),
+            )
+            for row in rows
+        ],
+        right=("load", "rows", "dead", "lost", "files", "size", "took"),
+    )
+
+
+def _history_row(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "number": manifest.number,
+        "time": time_text(manifest.time_ms),
+        "kind": manifest.kind,
+        "rows": manifest.rows,
+        "dead": sum(row.dead for row in manifest.ranges),
+        "skipped": sum(row.skipped for row in manifest.ranges),
+        "lost": sum(end - start for row in manifest.ranges for start, end in row.lost),
+        "files": len(manifest.files),
+        "bytes": sum(row.bytes for row in manifest.files),
+        "removed": len(manifest.removed),
+        "seconds": (manifest.time_ms - manifest.started_ms) / 1000 if manifest.started_ms else 0.0,
+        "host": manifest.host,
+        "topics": manifest.topics,
+        "ranges": [asdict(row) for row in manifest.ranges],
+        "query": manifest.query,
+        "settings": manifest.settings,
+    }
+
+
+def _offsets_text(ranges: list[dict[str, Any]]) -> str:
+    shown = [f"{row['topic']}-{row['partition']}[{row['start']}:{row['end']}]" for row in ranges]
+    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more

@@ -1,0 +1,19 @@
+"""What the commands of ``tidelog load`` share."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import click
+
+to_option = click.option(
+    "--to", required=True, metavar="DIR", help="The folder that holds, or will hold, the files."
+)
+
+
+def need_spark() -> None:
+    """A sentence instead of a stack trace, where the extra is not installed."""
+    from tidelog.java import NotInstalled
+
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "numba")):
+        raise NotInstalled('tidelog load needs PySpark: pip install "tidelog[spark]"')

@@ -1,0 +1,194 @@
+"""A load from the command line: run once, again and again or without end, until a signal.
+
+PySpark ends a job on Ctrl-C with a handler of its own, which calls the JVM in the middle of
+another call to it; what follows is pages of stack traces.  It does so only if the session is made
+in the main thread.  So loads run in a thread of their own, and the main thread waits for signals:
+the first one asks the load to stop, which it does before it publishes, a second one ends all at
+once, which is as safe as kill -9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.pipeline.lake.continuous import run_continuous
+from tidelog.pipeline.lake.files import Stopped
+from tidelog.pipeline.lake.load import Loader
+from tidelog.pipeline.lake.options import LoadReport
+from tidelog.pipeline.progress import Line, duration
+from tidelog.text import plural
+from tidelog.tools.output import note, show_json, size_text
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.lake.jobs import Progress
+
+_SHOWN_PLACES = 3
+
+
+class Run:
+    """One command: what it has loaded so far, and how it tells."""
+
+    def __init__(self, line: Line, to: str, as_json: bool) -> None:
+        self.stop = threading.Event()
+        self._line = line
+        self._to = to
+        self._json = as_json
+        self._loads = 0
+        self._rows = 0
+        self._last: LoadReport | None = None
+
+    def once(self, loader: Loader) -> None:
+        number = _interruptible(lambda: self._show(loader.run()), self.stop)
+        if number is None:
+            return
+        self._line.end()
+        last = loader.ledger.state.number
+        if self._last is not None and self._last.number is not None:
+            note(
+                f"interrupted after load {self._last.number} was published: all of it is in "
+                f"{self._to}, only small files were not merged"
+            )
+        else:
+            was = f"as load {last} left it" if last else "as it was"
+            note(f"interrupted: nothing of this load was published, {self._to} is {was}")
+        sys.exit(128 + number)
+
+    def every(self, loader: Loader, minutes: float) -> None:
+        def work() -> None:
+            began = time.monotonic()
+            while not self.stop.is_set():
+                self._show(loader.run())
+                # --from is for the first one; the others go on where the ledger ends.
+                loader.options = replace(loader.options, start=None)
+                passed = time.monotonic() - began
+                self.stop.wait(60 * minutes - passed % (60 * minutes))
+
+        self._until_signal(loader, work)
+
+    def continuous(self, loader: Loader, seconds: float) -> None:
+        self._until_signal(loader, lambda: run_continuous(loader, seconds, self._show))
+
+    def _until_signal(self, loader: Loader, work: Callable[[], None]) -> None:
+        """A signal is how it ends, and no failure."""
+        if _interruptible(work, self.stop) is None:
+            return
+        self._line.end()
+        loads, rows = plural(self._loads, "load"), plural(self._rows, "record")
+        text = f"stopped after {loads}, {rows}"
+        covered = loader.ledger.state.covered
+        if covered:
+            places = [f"{place}@{spans[-1][1]}" for place, spans in sorted(covered.items())]
+            more = len(places) - _SHOWN_PLACES
+            shown = ", ".join(places[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+            text += f"; the next load goes on at {shown}"
+        click.echo(text, err=self._json)
+
+    def _show(self, report: LoadReport) -> None:
+        self._last = report
+        self._loads += report.number is not None
+        self._rows += report.rows
+        self._line.end()
+        show_report(report, self._to, self._json)
+
+
+def _interruptible(work: Callable[[], None], stop: threading.Event) -> int | None:
+    """Do the work in another thread; the signal that stopped it, if one did."""
+    came: list[int] = []
+    problem: list[BaseException] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if came:
+            os._exit(128 + number)
+        came.append(number)
+        stop.set()
+
+    def run() -> None:
+        try:
+            work()
+        except Stopped:
+            pass
+        except BaseException as error:
+            problem.append(error)
+
+    thread = threading.Thread(target=run, name="load", daemon=True)
+    with _handlers(on_signal):
+        thread.start()
+        thread.join()
+    if problem and not came:  # a signal to all processes ends Spark, too, whatever that leads to
+        raise problem[0]
+    return came[0] if came else None
+
+
+@contextlib.contextmanager
+def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears signals
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, before in zip(numbers, previous, strict=True):
+            signal.signal(number, before)
+
+
+# -- what is told -------------------------------------------------------------------
+
+
+def show_progress(line: Line) -> Callable[[Progress], None]:
+    def show(progress: Progress) -> None:
+        left = progress.seconds_left
+        line.show(
+            f"{progress.share:4.0%}, {plural(progress.rows, 'record')}, "
+            f"{round(progress.rows_per_second):,} records/s, "
+            f"{progress.tasks_done} of {plural(progress.tasks, 'task')}"
+            + (f", about {duration(left)} to go" if left else "")
+        )
+
+    return show
+
+
+def show_report(report: LoadReport, to: str, as_json: bool) -> None:
+    if as_json:
+        show_json(asdict(report))
+        return
+    if report.number is None:
+        click.echo(f"nothing new for {to}")
+        return
+    parts = [f"{plural(report.rows, 'record')} to {to} in {plural(report.files, 'file')}"]
+    parts.append(size_text(report.bytes))
+    if report.dead:
+        parts.append(f"{plural(report.dead, 'dead letter')}")
+    if report.skipped:
+        parts.append(f"{report.skipped:,} skipped")
+    if report.lost:
+        parts.append(f"{plural(report.lost, 'offset')} lost")
+    if report.compacted:
+        parts.append(f"{plural(report.compacted, 'small file')} merged")
+    click.echo(f"{', '.join(parts)} (load {report.number}, {report.seconds:.1f} s)")
+    if report.new_columns:
+        click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
+    for row in report.widened:
+        files = f"{plural(row.rewritten, 'file')} rewritten"
+        if row.kept:
+            files += (
+                f"; {plural(row.kept, 'file')} left as {row.before}, with numbers that a "
+                f"{row.after} would round"
+            )
+        click.echo(f"  {row.column}: {row.before} → {row.after} ({files})")
+
+
+def _noun(columns: Sequence[str]) -> str:
+    return "column" if len(columns) == 1 else "columns"
