@@ -22,5 +22,6 @@ Where to look: ``rows`` is the list of sections, ``limits`` the machine by itsel
 ``kafka_peer`` and ``peers`` the contenders, ``load``, ``background`` and ``members`` the
 generators, ``contest`` the turns, ``report`` the table, ``notes.md`` the reasons of rows that
 fall short, and one file for each kind of row (``produce``, ``fetch``, ``latency``, ``mixed``,
-``groups``, ``compaction``, ``partitions``, ``clients``, ``footprint``, ``startup``, ``growth``).
+``groups``, ``compaction``, ``partitions``, ``clients``, ``footprint``, ``startup``, ``growth``,
+``cluster`` with its ``cluster_peers``).
 """

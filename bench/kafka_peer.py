@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 from bench.kafka_jars import NoKafka, java_command
 from bench.wire import HOST, BenchError, connect, ping
+from tidelog.testing.ports import free_port
 
 HEAP = ("-Xmx1g", "-Xms1g")  # KAFKA_HEAP_OPTS of kafka-server-start.sh
 _JVM = (  # KAFKA_JVM_PERFORMANCE_OPTS of kafka-run-class.sh
@@ -32,7 +32,6 @@ _CLUSTER = "dGlkZWxvZy1iZW5jaC0wMQ"
 
 _BASE = {
     "process.roles": "broker,controller",
-    "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.replication.factor": 1,
@@ -46,14 +45,10 @@ _BASE = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
-
-
 class KafkaNode:
     """``with KafkaNode(settings) as node: ... node.bootstrap ...``"""
+
+    heap = HEAP
 
     def __init__(
         self, settings: Mapping[str, Any] | None = None, data: str | Path | None = None
@@ -83,15 +78,22 @@ class KafkaNode:
         path = self._beside / "kafka.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _write(self, settings: Mapping[str, Any]) -> None:
+    def _place(self) -> dict[str, Any]:
+        """Who it is and who its controllers are: by itself, it is its own."""
         controller = free_port()
+        return {
+            "node.id": 1,
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+        }
+
+    def _write(self, settings: Mapping[str, Any]) -> None:
         rows: dict[str, Any] = {
             **settings,
             **_BASE,
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
             "log.dirs": self.data,
+            **self._place(),
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in rows.items()))
 
@@ -104,7 +106,12 @@ class KafkaNode:
 
     def start(self) -> KafkaNode:
         """Start and wait until it answers."""
-        command = java_command("kafka.Kafka", *HEAP, *_JVM)
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
+        command = java_command("kafka.Kafka", *self.heap, *_JVM)
         with (self._beside / "kafka.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(self._properties)],
@@ -113,6 +120,9 @@ class KafkaNode:
                 stdout=log,
                 stderr=log,
             )
+
+    def wait_ready(self) -> None:
+        assert self.process is not None
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._serves():
             if self.process.poll() is not None:
@@ -122,7 +132,6 @@ class KafkaNode:
                 self.kill()
                 raise BenchError(f"Kafka was not ready in {_START_TIMEOUT} s: {self.log[-800:]}")
             time.sleep(0.01)
-        return self
 
     def _serves(self) -> bool:
         try:

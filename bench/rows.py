@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench import (
     clients,
+    cluster,
     compaction,
     fetch,
     footprint,
@@ -39,10 +40,11 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "partitions": partitions.measure,
     "memory": footprint.measure,
     "start": startup.measure,
+    "cluster": cluster.measure,
     # These two share a session; they are last, because its JVM stays until we end.
     "spark": spark.measure,
     "spark-load": spark.loads,
 }
 
 # What sections share is ended before these.
-ALONE = ("groups", "compaction", "partitions", "memory", "start", "spark")
+ALONE = ("groups", "compaction", "partitions", "memory", "start", "cluster", "spark")
