@@ -163,7 +163,8 @@ def spark_page() -> str:
         "",
         '`spark.read` and `spark.readStream` with `.format("tidelog")`. Names, defaults and '
         "precedence are those of Spark's own Kafka connector; what it does not have is marked. "
-        "Names are case-insensitive; one that does not exist is refused.",
+        "Names are case-insensitive; one that does not exist is refused. A stream refuses what is "
+        "for batches; a batch says that it does not use what is for streams, and reads on.",
         "",
         "`kafka.bootstrap.servers` is needed, and one of the first three.",
         "",

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from tidelog.pipeline.offsets import StreamOffset
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.source import StreamReader
+from tidelog.pipeline.streams import StreamReader
 
 
 class Query:

@@ -107,7 +107,11 @@ def test_nobody_listens() -> None:
     port = closed_port()
     with pytest.raises(CannotConnect) as error:
         Connection("127.0.0.1", port)
-    assert str(error.value) == f"cannot reach a broker at 127.0.0.1:{port}: connection refused"
+    said = f"cannot reach a broker at 127.0.0.1:{port}: connection refused"
+    assert str(error.value) == said
+    # Whoever passes it on says where this user names the brokers; the last one wins.
+    advised = error.value.advised("kafka.bootstrap.servers").advised("-b")
+    assert str(advised) == f"{said}; start one with `tidelog up`, or name another with -b"
 
 
 @pytest.mark.parametrize(

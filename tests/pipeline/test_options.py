@@ -314,6 +314,25 @@ def test_mistakes_are_named_and_say_what_to_write(options: dict[str, str], messa
     assert message in complaint(**options)
 
 
+def test_spark_tells_names_in_lower_case() -> None:
+    """The nearest name says how this one was written."""
+    assert complaint(startingoffset="1").startswith("startingOffset: there is no such option")
+    assert complaint(failonloss="1").startswith("failOnLoss: ")
+    assert complaint(Subscribed="1").startswith("Subscribed: ")
+
+
+def test_what_a_batch_does_not_use_is_told() -> None:
+    given = {"maxoffsetspertrigger": "5", "maxTriggerDelay": "1m", "kafka.group.id": "g"}
+    assert SourceOptions.unused_by_batch(given) == [
+        "maxOffsetsPerTrigger is for streams: this batch is read without it",
+        "maxTriggerDelay is for streams: this batch is read without it",
+        "kafka.group.id: a batch commits no offsets, and reads those of the group only with "
+        "startingOffsets=group",
+    ]
+    group = {"kafka.group.id": "g", "startingoffsets": "group", "subscribe": "t"}
+    assert SourceOptions.unused_by_batch(group) == []
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
         SourceOptions.parse({"subscribe": "t"})

@@ -230,7 +230,8 @@ def test_settings_of_kafkas_clients_are_taken(
         ({"kafka__auto__offset__reset": "earliest"}, "a query says where it begins with starting"),
         ({"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__default__api__timeout__ms": "1",
           "fetchOffset__retryIntervalMs": "1"},
-         "cannot reach a broker at 127.0.0.1:1"),
+         "cannot reach a broker at 127.0.0.1:1: connection refused; start one with `tidelog up`, "
+         "or name another with kafka.bootstrap.servers"),
     ],
 )  # fmt: skip
 def test_mistakes(

@@ -23,7 +23,8 @@ from tidelog.client.groups import committed_offsets, set_offsets
 from tidelog.client.partitions import delete_records, extents
 from tidelog.errors import ApiError
 from tidelog.pipeline.options import OptionError, SourceOptions
-from tidelog.pipeline.source import BatchReader
+from tidelog.pipeline.readers import BatchReader
+from tidelog.pipeline.source import TidelogDataSource
 from tidelog.testing import LocalBroker
 
 
@@ -40,6 +41,32 @@ def write(broker: LocalBroker, topic: str) -> Callable[..., None]:
         fill(broker.bootstrap, name, rows, make=False)
 
     return more
+
+
+# -- batches ------------------------------------------------------------------------
+
+
+def batch_reader(options: dict[str, str]) -> BatchReader:
+    source = TidelogDataSource(options)
+    return source.reader(source.schema())
+
+
+def test_the_nearest_topic_is_named(broker: LocalBroker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": f"{topic}x"}
+    with pytest.raises(ApiError, match=f"no topic '{topic}x'; did you mean '{topic}'\\?"):
+        batch_reader(options).partitions()
+
+
+def test_what_only_a_stream_uses_is_told(
+    broker: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's connector says so, too, and reads on."""
+    make_topic(broker.bootstrap, topic)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    with caplog.at_level(logging.WARNING):
+        assert batch_reader(options | {"maxbytespertrigger": "1k"}).partitions() == []
+    assert "maxBytesPerTrigger is for streams: this batch is read without it" in caplog.text
 
 
 # -- where to begin -----------------------------------------------------------------

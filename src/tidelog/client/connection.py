@@ -49,9 +49,14 @@ class BrokerUnreachable(ApiError):
 class CannotConnect(BrokerUnreachable):
     """There never was a connection: the address is wrong, or no broker is up."""
 
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message + advice)
+        self._message = message
+
     def advised(self, option: str) -> CannotConnect:
         """The same, and what to do; ``option`` is where this user names the brokers."""
-        return CannotConnect(f"{self}; start one with `tidelog up`, or name another with {option}")
+        advice = f"; start one with `tidelog up`, or name another with {option}"
+        return CannotConnect(self._message, advice)
 
 
 class _Expected(NamedTuple):

@@ -6,9 +6,10 @@ Spark, records to topics, Parquet files and a ledger that says which offsets the
 A record travels so: ``options.py`` reads what the user wants, ``positions.py`` asks the
 cluster where that begins and ends, ``planner.py`` cuts it into ranges of bytes (pure), Spark
 sends the ranges to its executors, ``reading.py`` fetches one range with our own client and
-``decode.py`` turns whole fetches into Arrow columns.  ``source.py`` and ``sink.py`` are what
-Spark calls; ``lake/`` writes Parquet inside the tasks instead and publishes files and offsets
-together.  ``spark.py`` is the one place where a Spark session is made.
+``decode.py`` turns whole fetches into Arrow columns.  ``source.py`` (with ``readers.py`` and
+``streams.py``) and ``sink.py`` are what Spark calls; ``lake/`` writes Parquet inside the tasks
+instead and publishes files and offsets together.  ``spark.py`` is the one place where a Spark
+session is made; ``sql.py`` makes tables of topics in it.
 
 It needs the extra ``spark``: ``pip install "tidelog[spark]"``.
 """

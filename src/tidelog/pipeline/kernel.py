@@ -10,25 +10,23 @@ is stands in ``state``.  Numbers in here are int64 throughout: numba makes float
 signed and unsigned ones.
 """
 
-# ruff: noqa: ARG001
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-untyped-decorators=False
 from __future__ import annotations
 
-import os
-import platform
-import stat
-import tempfile
-from collections.abc import Callable
-from typing import Any
-
-import llvmlite.binding
-import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from tidelog.pipeline.compiling import (
+    CRC_IN_HARDWARE,
+    address_of,
+    big_endian,
+    byte_at,
+    compiled,
+    copy_bytes,
+    crc32c,
+    int32_at,
+    varint_at,
+)
 from tidelog.wire.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME
 
 # A row of the table of batches.
@@ -82,191 +80,6 @@ _LARGEST_MS = np.int64((2**63 - 1) // 1000)
 _LARGEST_OFFSET = np.int64(2**31 - 1)  # what an offset inside an Arrow column can be
 
 
-# -- compiling ------------------------------------------------------------------
-
-
-def _own_cache() -> str:
-    """A folder for compiled code where the package's own and the user's cannot be written.
-
-    What lies in it is executed: it must be ours alone.
-    """
-    path = os.path.join(tempfile.gettempdir(), f"tidelog-numba-{os.getuid()}")
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        found = os.lstat(path)
-        if (
-            not stat.S_ISDIR(found.st_mode)
-            or found.st_uid != os.getuid()
-            or stat.S_IMODE(found.st_mode) & 0o077
-        ):
-            return tempfile.mkdtemp(prefix="tidelog-numba-")
-    return path
-
-
-def _compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for these types, once for this machine: four seconds, or a tenth from the cache."""
-
-    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiler: Callable[..., Callable[..., Any]] = numba.njit(signature, cache=True, nogil=True)
-        try:
-            return compiler(function)
-        except (OSError, RuntimeError) as error:  # an executor often has no home
-            if isinstance(error, RuntimeError) and "no locator available" not in str(error):
-                raise
-        before = os.environ.get("XDG_CACHE_HOME")
-        try:
-            os.environ["XDG_CACHE_HOME"] = _own_cache()
-            return compiler(function)
-        except OSError:  # nothing can be written at all
-            return numba.njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
-        finally:
-            os.environ.pop("XDG_CACHE_HOME", None)
-            if before is not None:
-                os.environ["XDG_CACHE_HOME"] = before
-
-    return compile_
-
-
-# Helpers take addresses, not arrays: numba counts references to an array in every call, with
-# atomic operations, which takes longer than all the rest of a record.
-_helper = numba.njit(nogil=True, forceinline=True)
-
-
-@intrinsic
-def _address(typing_context, array):
-    """Where the bytes of an array lie."""
-
-    def generate(context, builder, signature, args):
-        made = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.ptrtoint(made.data, ir.IntType(64))
-
-    return types.int64(array), generate
-
-
-@intrinsic
-def _byte(typing_context, address):
-    """The byte at an address."""
-
-    def generate(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        return builder.zext(builder.load(pointer), ir.IntType(64))
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def _copy(typing_context, to, source, count):
-    """memcpy: a loop over bytes is not made into one by LLVM here, and costs ten times as much."""
-
-    def generate(context, builder, signature, args):
-        pointer = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(
-            builder,
-            builder.inttoptr(args[0], pointer),
-            builder.inttoptr(args[1], pointer),
-            args[2],
-            ir.Constant(ir.IntType(64), 1),
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-# The processor's own CRC-32C, where numba compiles for a processor that is known to have it.
-_CRC_IN_HARDWARE = (
-    platform.machine() == "x86_64"
-    and numba.config.CPU_NAME is None
-    and numba.config.CPU_FEATURES is None
-    and bool(llvmlite.binding.get_host_cpu_features().get("sse4.2"))
-)
-
-
-@intrinsic
-def _crc_of_word(typing_context, crc, address):
-    """The CRC with the eight bytes at an address added."""
-
-    def generate(context, builder, signature, args):
-        word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word, word])
-        name = "llvm.x86.sse42.crc32.64.64"
-        step = cgutils.get_or_insert_function(builder.module, kind, name)
-        pointer = builder.inttoptr(args[1], word.as_pointer())
-        return builder.call(step, [args[0], builder.load(pointer, align=1)])
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def _crc_of_byte(typing_context, crc, address):
-    """The CRC with one byte added."""
-
-    def generate(context, builder, signature, args):
-        half, byte = ir.IntType(32), ir.IntType(8)
-        kind = ir.FunctionType(half, [half, byte])
-        name = "llvm.x86.sse42.crc32.32.8"
-        step = cgutils.get_or_insert_function(builder.module, kind, name)
-        pointer = builder.inttoptr(args[1], byte.as_pointer())
-        new = builder.call(step, [builder.trunc(args[0], half), builder.load(pointer)])
-        return builder.zext(new, ir.IntType(64))
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@_helper
-def _crc32c(at, end):
-    crc = np.int64(0xFFFFFFFF)
-    while end - at >= 8:
-        crc = _crc_of_word(crc, at)
-        at += 8
-    while at < end:
-        crc = _crc_of_byte(crc, at)
-        at += 1
-    return crc ^ np.int64(0xFFFFFFFF)
-
-
-# -- numbers --------------------------------------------------------------------
-
-
-@_helper
-def _big_endian(at, size):
-    value = np.int64(0)
-    for i in range(size):
-        value = (value << 8) | _byte(at + i)
-    return value
-
-
-@_helper
-def _int32(at):
-    value = _big_endian(at, 4)
-    return value - (np.int64(1) << 32) if value >= np.int64(1) << 31 else value
-
-
-@_helper
-def _varint(at, limit):
-    """A zig-zag number and what follows it; -1 follows one that is not complete."""
-    if at >= limit:
-        return np.int64(0), np.int64(-1)
-    byte = _byte(at)
-    at += 1
-    if byte < 128:  # nearly always
-        return (byte >> 1) ^ -(byte & 1), at
-    value = byte & 127
-    shift = np.int64(7)
-    while shift < 64:
-        if at >= limit:
-            return np.int64(0), np.int64(-1)
-        byte = _byte(at)
-        at += 1
-        if shift == 63 and byte > 1:
-            return np.int64(0), np.int64(-1)
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return ((value >> 1) & _LARGEST) ^ -(value & 1), at
-        shift += 7
-    return np.int64(0), np.int64(-1)
-
-
 # -- the two loops --------------------------------------------------------------
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -276,30 +89,30 @@ _OUT_INT64 = types.Array(types.int64, 1, "C")
 _TABLE = types.Array(types.int64, 2, "C")
 
 
-@_compiled(types.UniTuple(types.int64, 3)(_BYTES, types.int64, types.int64, _TABLE))
+@compiled(types.UniTuple(types.int64, 3)(_BYTES, types.int64, types.int64, _TABLE))
 def scan(raw, start, end, table):
     """The batches of a fetch answer: how many, how the scan ended and where.
 
     A batch that is not complete ends it too: it comes again with the next fetch.
     """
-    first = _address(raw)
+    first = address_of(raw)
     size = np.int64(raw.shape[0])
     count = np.int64(0)
     at = np.int64(0)
     while size - at > _MAGIC_AT and count < table.shape[0]:
         if raw[at + _MAGIC_AT] != 2:
             return count, np.int64(OLD_MAGIC if raw[at + _MAGIC_AT] < 2 else BROKEN_HEADER), at
-        length = _int32(first + at + 8)
+        length = int32_at(first + at + 8)
         if length < _MIN_LENGTH:
             return count, np.int64(BROKEN_HEADER), at
-        base = _big_endian(first + at, 8)
+        base = big_endian(first + at, 8)
         if base >= end:
             return count, np.int64(PAST_END), at
         if size - at < length + _OVERHEAD:
             break
-        last_delta = _int32(first + at + 23)
-        records = _int32(first + at + 57)
-        attributes = _big_endian(first + at + 21, 2)
+        last_delta = int32_at(first + at + 23)
+        records = int32_at(first + at + 57)
+        attributes = big_endian(first + at + 21, 2)
         if base < 0 or last_delta < 0 or base > _LARGEST - last_delta or records < 0:
             return count, np.int64(BROKEN_HEADER), at
         if count > 0 and base <= table[count - 1, BASE]:
@@ -310,15 +123,15 @@ def scan(raw, start, end, table):
         row[BASE] = base
         row[LAST] = base + last_delta
         row[ATTRIBUTES] = attributes
-        row[TIMESTAMP] = _big_endian(first + at + (35 if attributes & LOG_APPEND_TIME else 27), 8)
+        row[TIMESTAMP] = big_endian(first + at + (35 if attributes & LOG_APPEND_TIME else 27), 8)
         row[COUNT] = records
-        row[PRODUCER] = _big_endian(first + at + 43, 8)
-        row[CRC] = _big_endian(first + at + _CRC_AT, 4)
+        row[PRODUCER] = big_endian(first + at + 43, 8)
+        row[CRC] = big_endian(first + at + _CRC_AT, 4)
         row[SKIP] = 1 if attributes & CONTROL or row[LAST] < start else 0
         row[DATA] = at + _HEADER_SIZE
         row[DATA_END] = at + length + _OVERHEAD
-        if _CRC_IN_HARDWARE and row[SIZE] <= _SMALL:
-            found = _crc32c(first + at + _CRC_START, first + row[DATA_END])
+        if CRC_IN_HARDWARE and row[SIZE] <= _SMALL:
+            found = crc32c(first + at + _CRC_START, first + row[DATA_END])
             work = np.int64(0 if found == row[CRC] else WRONG_CRC)
         else:
             work = np.int64(CHECK_CRC)
@@ -330,7 +143,7 @@ def scan(raw, start, end, table):
     return count, np.int64(COMPLETE), at
 
 
-@_compiled(
+@compiled(
     types.int64(
         _BYTES, _TABLE, types.int64, types.int64, types.int64, types.int64, types.int64,
         types.int64, _OUT_INT64,
@@ -355,10 +168,10 @@ def fill(
 
     Offsets from ``state[FLOOR]`` up to ``end`` are taken.  ``target`` bytes are enough.
     """
-    first = _address(source)
-    keys_at = _address(keys)
-    values_at = _address(values)
-    contents_at = _address(contents)
+    first = address_of(source)
+    keys_at = address_of(keys)
+    values_at = address_of(values)
+    contents_at = address_of(contents)
     want_key = wanted & WANT_KEY != 0
     want_value = wanted & WANT_VALUE != 0
     want_offset = wanted & WANT_OFFSET != 0
@@ -396,7 +209,7 @@ def fill(
         reason = 0
         while record < count:
             # -- look at the whole record before anything is written
-            length, here = _varint(at, limit)
+            length, here = varint_at(at, limit)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -404,15 +217,15 @@ def fill(
                 reason = _TOO_LONG
                 break
             close = here + length
-            timestamp_delta, here = _varint(here + 1, close)
+            timestamp_delta, here = varint_at(here + 1, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
-            new_delta, here = _varint(here, close)
+            new_delta, here = varint_at(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
-            key_length, here = _varint(here, close)
+            key_length, here = varint_at(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -422,7 +235,7 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 here += key_length
-            value_length, here = _varint(here, close)
+            value_length, here = varint_at(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -432,7 +245,7 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 here += value_length
-            header_count, here = _varint(here, close)
+            header_count, here = varint_at(here, close)
             if here < 0:
                 reason = _BAD_NUMBER
                 break
@@ -444,13 +257,13 @@ def fill(
                     reason = _BAD_FIELD
                     break
                 for _ in range(header_count):
-                    name_length, here = _varint(here, close)
+                    name_length, here = varint_at(here, close)
                     if here < 0 or name_length < 0 or name_length > close - here:
                         reason = _BAD_FIELD
                         break
                     here += name_length
                     name_bytes += name_length
-                    content_length, here = _varint(here, close)
+                    content_length, here = varint_at(here, close)
                     if here < 0 or content_length > close - here:
                         reason = _BAD_FIELD
                         break
@@ -501,7 +314,7 @@ def fill(
             # -- write it
             if want_key:
                 if key_length > 0:
-                    _copy(keys_at + key_bytes, key_at, key_length)
+                    copy_bytes(keys_at + key_bytes, key_at, key_length)
                     key_bytes += key_length
                 elif key_length < 0:
                     key_bits[rows >> 3] &= ~(np.uint8(1) << np.uint8(rows & 7))
@@ -509,7 +322,7 @@ def fill(
                 key_offsets[rows + 1] = np.int32(key_bytes)
             if want_value:
                 if value_length > 0:
-                    _copy(values_at + value_bytes, value_at, value_length)
+                    copy_bytes(values_at + value_bytes, value_at, value_length)
                     value_bytes += value_length
                 elif value_length < 0:
                     value_bits[rows >> 3] &= ~(np.uint8(1) << np.uint8(rows & 7))
@@ -531,19 +344,19 @@ def fill(
                 here = headers_at
                 for _ in range(header_count):
                     header = state[HEADERS]
-                    name_length, here = _varint(here, close)
+                    name_length, here = varint_at(here, close)
                     name_at = state[NAME_BYTES]
                     for i in range(name_length):
-                        byte = _byte(here + i)
+                        byte = byte_at(here + i)
                         names[name_at + i] = np.uint8(byte)
                         if byte >= 128:
                             state[OTHER_THAN_ASCII] = 1
                     here += name_length
                     state[NAME_BYTES] = name_at + name_length
                     name_offsets[header + 1] = np.int32(state[NAME_BYTES])
-                    content_length, here = _varint(here, close)
+                    content_length, here = varint_at(here, close)
                     if content_length > 0:
-                        _copy(contents_at + state[CONTENT_BYTES], here, content_length)
+                        copy_bytes(contents_at + state[CONTENT_BYTES], here, content_length)
                         here += content_length
                         state[CONTENT_BYTES] += content_length
                     elif content_length < 0:

@@ -35,8 +35,22 @@ def unknown_option(name: str, known: Iterable[str]) -> OptionError:
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     if _MEANT.get(name.lower()) in by_lower:
         close = [_MEANT[name.lower()]]
-    hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
-    return OptionError(f"{name}: there is no such option{hint}")
+    if not close:
+        return OptionError(f"{name}: there is no such option")
+    right = by_lower[close[0]]
+    return OptionError(
+        f"{_cased_like(name, right)}: there is no such option; did you mean {right}?"
+    )
+
+
+def _cased_like(name: str, right: str) -> str:
+    """Spark hands names on in lower case; where they agree, both are written alike."""
+    letters = list(name)
+    for at, there, size in difflib.SequenceMatcher(
+        None, name, right.lower(), autojunk=False
+    ).get_matching_blocks():
+        letters[at : at + size] = right[there : there + size]
+    return "".join(letters) if name.islower() else name
 
 
 class Given:

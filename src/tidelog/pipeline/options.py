@@ -340,6 +340,23 @@ class SourceOptions:
             check_pairs(self.starting, self.ending)
         return self
 
+    @staticmethod
+    def unused_by_batch(options: Mapping[str, str]) -> list[str]:
+        """What was given and means nothing to a batch, and why; Spark's connector accepts it."""
+        given = {name.lower(): str(value) for name, value in options.items()}
+        result = [
+            f"{name} is for streams: this batch is read without it"
+            for name, option in SOURCE_OPTIONS.items()
+            if option.queries == "stream" and name.lower() in given
+        ]
+        starting = given.get("startingoffsets", "").strip().lower()
+        if "kafka.group.id" in given and starting != "group":
+            result.append(
+                "kafka.group.id: a batch commits no offsets, and reads those of the group only "
+                "with startingOffsets=group"
+            )
+        return result
+
     def for_stream(self) -> SourceOptions:
         """Checks what only a stream may not say."""
         if self.ending is not None:

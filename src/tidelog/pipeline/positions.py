@@ -19,7 +19,9 @@ from tidelog.client.cluster import (
     TopicPartition,
     TopicView,
     check_topic,
+    no_topic,
 )
+from tidelog.client.connection import CannotConnect
 from tidelog.client.fetcher import Fetcher
 from tidelog.client.groups import committed_offsets, set_offsets
 from tidelog.client.offsets import Position, resolve
@@ -74,6 +76,8 @@ class Positions:
                 in_time = self._answered and not gone and self._clock.monotonic() < deadline
                 again = attempt <= self._options.num_retries and (topics_may_go or not gone)
                 if error.code not in RETRIABLE or not (in_time or again):
+                    if isinstance(error, CannotConnect):
+                        raise error.advised("kafka.bootstrap.servers") from error
                     raise
                 if attempt & (attempt - 1) == 0:  # 1, 2, 4, 8: enough to know, not to fill a log
                     _log.warning("%s; asking again", error)
@@ -132,6 +136,8 @@ class Positions:
                 continue
             if view.error in LEADER_MOVED and not view.partitions:
                 raise ApiError(view.error, f"topic {name!r} is being made")  # repeated
+            if view.error in TOPIC_GONE:
+                raise no_topic(name, self._cluster.topic_names())
             check_topic(view)
             found[name] = view
         self._topics = now, found

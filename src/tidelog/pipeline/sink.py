@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 )
 
 from tidelog.client.cluster import TOPIC_GONE, Cluster, check_topic
-from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.connection import BrokerUnreachable, CannotConnect
 from tidelog.pipeline.option_values import KAFKA_PREFIX
 from tidelog.pipeline.options import CLIENT_ID, OptionError, SinkOptions
 from tidelog.pipeline.producer_settings import producer_settings, refuse
@@ -78,8 +78,11 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
         )
     plan = _plan(options, schema)
     if plan.topic is not None:
-        with plan.cluster() as cluster:
-            _check_topic(cluster, plan.topic)
+        try:
+            with plan.cluster() as cluster:
+                _check_topic(cluster, plan.topic)
+        except CannotConnect as error:
+            raise error.advised("kafka.bootstrap.servers") from error
     return SinkWriter(plan)
 
 

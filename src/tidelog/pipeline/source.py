@@ -4,17 +4,8 @@
         .option("subscribe", "clicks").load()
 
 Spark makes these objects in Python processes of its own: one that plans a batch, one that
-plans a stream as long as that runs, and one for each task.  A reader travels from the first
-two to the tasks, so what it holds must pickle; connections stay at home.
-
-What a stream does at each trigger, and why it may be trusted:
-
-* ``latestOffset(start, ...)`` is asked only when the batch that ended at ``start`` is finished
-  and in the checkpoint.  That is the moment to commit the group's offsets: it comes sooner than
-  Spark's ``commit``, and also after the last batch of a query that ends by itself.
-* The answer holds whatever ``partitions`` needs to know later (where new partitions began,
-  what was lost): a batch that is repeated after a crash is the same batch.
-* If nothing has happened, the answer is ``start`` to the letter.
+plans a stream as long as that runs, and one for each task.  Batches are read by ``readers.py``,
+streams by ``streams.py``, and both write with ``sink.py``.
 
 Filters are not pushed down: Spark applies those of one query to another one on the same
 DataFrame.  The options say what to read.
@@ -22,27 +13,10 @@ DataFrame.  The options say what to read.
 
 from __future__ import annotations
 
-import functools
-import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -55,32 +29,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.client.cluster import TopicPartition
-from tidelog.client.offsets import END, START, Extent
-from tidelog.clock import SystemClock
-from tidelog.errors import ApiError, ErrorCode
-from tidelog.pipeline.offsets import Lost, StreamOffset, same_topic
 from tidelog.pipeline.options import OptionError, SourceOptions
-from tidelog.pipeline.planner import (
-    DELETED,
-    Logs,
-    advance,
-    cut,
-    enough,
-    follow,
-    ranges_between,
-)
-from tidelog.pipeline.positions import Positions
-from tidelog.pipeline.ranges import HEADERS, OffsetRange
-from tidelog.wire.uuids import uuid_text
+from tidelog.pipeline.ranges import HEADERS
+from tidelog.pipeline.readers import BatchReader
+from tidelog.pipeline.streams import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 _log = logging.getLogger(__name__)
-_SHOWN_LOSSES = 5
-_RECOMMIT_SECONDS = 3600.0  # brokers forget a group that commits nothing for days
-BEYOND = "the log does not reach so far"
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -104,15 +61,6 @@ RANGES_SCHEMA = StructType(
         StructField("end", LongType()),
     ]
 )
-_RANGES_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-    ]
-)
 
 
 class TidelogDataSource(DataSource):
@@ -130,6 +78,8 @@ class TidelogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
+        for text in SourceOptions.unused_by_batch(self.options):
+            _log.warning("%s", text)
         return BatchReader(SourceOptions.parse(self.options).for_batch())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -157,315 +107,3 @@ class TidelogDataSource(DataSource):
                 f"the schema of a topic is fixed, it is {own.simpleString()}: leave out "
                 ".schema(...), choose columns with the option columns, and cast afterwards"
             )
-
-
-# -- reading --------------------------------------------------------------------
-
-
-class _Reader:
-    """What batches and streams have in common: the tasks, and what was lost."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
-
-    def plan(
-        self, positions: Positions, ranges: Sequence[OffsetRange], logs: Logs
-    ) -> list[InputPartition]:
-        """Cut into tasks."""
-        begins = {row.place: row.start for row in ranges}
-        tasks = cut(
-            ranges,
-            positions.sizes(logs, begins),
-            max_bytes=self.options.max_bytes_per_partition,
-            max_records=self.options.max_records_per_partition,
-            min_parts=self.options.min_partitions,
-        )
-        return [InputPartition(task) for task in tasks]
-
-    def records(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task."""
-        part = partition.value
-        if part is None:  # Spark's stand-in for an empty plan
-            return
-        if self.options.ranges:
-            row = (part.topic, uuid_text(part.topic_id), part.partition, part.start, part.end)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([value], field.type)
-                    for value, field in zip(row, _RANGES_ARROW, strict=True)
-                ],
-                schema=_RANGES_ARROW,
-            )
-            return
-        yield from _read_range()(
-            self.options.client,
-            part,
-            self.options.columns,
-            on_loss=None if self.options.fail_on_data_loss else _tell,
-            on_corrupt=None if self.options.fail_on_corrupt_batch else _tell,
-            patience=self.options.poll_timeout,
-        )
-
-    def lose(self, lost: Sequence[Lost]) -> None:
-        """Raise, or say exactly what is lost."""
-        if not lost:
-            return
-        if self.options.fail_on_data_loss:
-            shown = "; ".join(map(str, lost[:_SHOWN_LOSSES]))
-            more = len(lost) - _SHOWN_LOSSES
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"data was lost: {shown}{f'; and {more} more' if more > 0 else ''}. "
-                "Set failOnDataLoss to false to go on at the nearest offsets",
-            )
-        for row in lost:
-            _log.warning("data was lost: %s", row)
-
-
-@functools.cache
-def _read_range() -> Callable[..., Iterator[pa.RecordBatch]]:
-    """In a task: loads the compiled decoder."""
-    from tidelog.pipeline.reading import read_range
-
-    # Spark collects garbage after every task.  Walking over all that numba consists of would
-    # take longer than a small task, and none of it is ever garbage.
-    gc.freeze()
-    return read_range
-
-
-def _tell(problem: Exception) -> None:
-    _log.warning("data was lost: %s", problem)
-
-
-class BatchReader(_Reader, DataSourceReader):
-    """From the starting to the ending offsets, once."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        positions = Positions(self.options)
-        try:
-            logs = positions.logs()
-            starts = positions.resolve(self.options.starting, START, logs)
-            ends = positions.resolve(self.options.ending, END, logs)
-            return self.plan(positions, self._ranges(logs, starts, ends), logs)
-        finally:
-            positions.close()
-
-    def _ranges(
-        self, logs: Logs, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> list[OffsetRange]:
-        lost: list[Lost] = []
-        result = []
-        for place, log in sorted(logs.extents.items()):
-            start, end = starts[place], ends[place]
-            if start > end:
-                raise OptionError(
-                    f"the batch would begin at offset {start} of {place} and end at {end}: "
-                    "check the starting and ending offsets"
-                )
-            if start < min(log.start, end):
-                lost.append(Lost(place, start, min(log.start, end), DELETED))
-            if end > max(log.end, start):
-                lost.append(Lost(place, max(log.end, start), end, BEYOND))
-            start, end = max(start, log.start), min(end, log.end)
-            if start < end:
-                result.append(OffsetRange(*place, start, end, logs.ids[place.topic]))
-        self.lose(lost)
-        return result
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.records(partition)
-
-
-# -- streaming ------------------------------------------------------------------
-
-
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
-        self._clock = SystemClock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._positions: Positions | None = None
-        self._initial: dict[str, Any] | None = None
-        self._logs: Logs | None = None
-        self._target: Logs | None = None  # of a query that stops at what there is now
-        self._planned: tuple[Any, list[InputPartition]] | None = None
-        self._triggered_at: float | None = None
-        self._committed: dict[TopicPartition, int] = {}
-        self._committed_at = self._clock.monotonic()
-
-    def __reduce__(self) -> tuple[Callable[..., StreamReader], tuple[SourceOptions]]:
-        """A task needs to know what to read, and nothing that the driver has found out."""
-        return StreamReader, (self.options,)
-
-    @property
-    def positions(self) -> Positions:
-        if self._positions is None:
-            self._positions = Positions(self.options, self._clock)
-        return self._positions
-
-    # -- where to begin ---------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked again at each trigger until there is a first batch: the answer must stay."""
-        if self._initial is None:
-            logs = self.positions.logs()
-            starts = self.positions.resolve(self.options.starting, END, logs)
-            beyond = []
-            for place, log in logs.extents.items():
-                if starts[place] > log.end:
-                    beyond.append(Lost(place, log.end, starts[place], BEYOND))
-                    starts[place] = log.end
-            self.lose(beyond)
-            self._initial = StreamOffset(starts, logs.ids, initial=True).to_json()
-        return self._initial
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self.positions.logs(missing_allowed=True)
-
-    # -- how far ----------------------------------------------------------------
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Only a name for it: Spark hands it back, or asks for everything (Trigger.Once)."""
-        options = self.options
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.max_bytes_per_trigger:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        if options.min_offsets_per_trigger is not None:
-            return ReadMinRows(options.min_offsets_per_trigger)
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        before = StreamOffset.from_json(start)
-        self._commit_group(before)
-        logs = self._logs = self._look(before)
-        if self._target is not None:
-            logs = _up_to(logs, self._target)
-        topics = self.options.topics
-        wanted = {place.topic: topics.wants(place.topic) for place in before.offsets}
-        found = follow(before, logs, wanted, from_pattern=bool(topics.pattern))
-        self.lose(found.lost)
-        ends = {place: max(begin, logs.extents[place].end) for place, begin in found.begins.items()}
-        if not isinstance(limit, ReadAllAvailable):
-            ends = self._limited(found.begins, ends, logs)
-        used = {place.topic for place in ends}
-        after = StreamOffset(
-            ends,
-            {topic: topic_id for topic, topic_id in logs.ids.items() if topic in used},
-            found.began,
-            found.lost,
-        )
-        happened = found.lost or found.began or before.initial or not after.same_place(before)
-        return after.to_json() if happened else start
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For Spark's progress reports: where the logs end, whatever the limits are."""
-        if self._logs is None or not self._logs.extents:
-            return None
-        return StreamOffset(self._logs.ends(), self._logs.ids).to_json()
-
-    def _look(self, before: StreamOffset) -> Logs:
-        """The logs as they are now.  What looks like loss is looked at again: right after an
-        election, a broker may not yet know how far its log goes, or that it has the topic."""
-        for attempt in range(self.options.num_retries + 1):
-            if attempt:
-                self.positions.pause()
-            logs = self.positions.logs(missing_allowed=True)
-            shrunk = {}
-            gone = False
-            for place, offset in before.offsets.items():
-                log = logs.extents.get(place)
-                if log is None:
-                    gone = gone or self.options.topics.wants(place.topic)
-                elif offset > log.end and same_topic(
-                    before.id_of(place.topic), logs.ids[place.topic]
-                ):
-                    shrunk[place] = offset
-            if not shrunk and not gone:
-                break
-        if shrunk and self.options.client.read_committed:
-            # The stream may have read beyond an open transaction before it was read_committed.
-            extents = dict(logs.extents)
-            for place, end in self.positions.high_watermarks(shrunk).items():
-                if shrunk[place] <= end:
-                    extents[place] = Extent(extents[place].start, shrunk[place])
-            logs = Logs(logs.ids, extents, logs.leaders)
-        return logs
-
-    def _limited(
-        self,
-        begins: Mapping[TopicPartition, int],
-        ends: dict[TopicPartition, int],
-        logs: Logs,
-    ) -> dict[TopicPartition, int]:
-        options = self.options
-        least = options.min_offsets_per_trigger
-        # Whoever waits for the end of an "available now" query must not wait for more records.
-        if least is not None and self._target is None:
-            now = self._clock.monotonic()
-            waited = self._triggered_at is None or (
-                now - self._triggered_at >= options.max_trigger_delay
-            )
-            if not waited and not enough(begins, ends, least):
-                return dict(begins)
-            self._triggered_at = now
-        max_bytes = options.max_bytes_per_trigger or None
-        return advance(
-            begins,
-            ends,
-            self.positions.sizes(logs, begins) if max_bytes else {},
-            max_offsets=options.max_offsets_per_trigger,
-            max_bytes=max_bytes,
-        )
-
-    # -- what -------------------------------------------------------------------
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Spark may ask several times about one batch."""
-        if self._planned is None or self._planned[0] != (start, end):
-            first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-            if self._logs is None:  # the batch of a query that was restarted
-                self._logs = self.positions.logs(missing_allowed=True)
-            tasks = self.plan(self.positions, ranges_between(first, last), self._logs)
-            self._planned = (start, end), tasks
-        return self._planned[1]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.records(partition)
-
-    # -- the group --------------------------------------------------------------
-
-    def _commit_group(self, finished: StreamOffset) -> None:
-        now = self._clock.monotonic()
-        if now - self._committed_at > _RECOMMIT_SECONDS:
-            self._committed, self._committed_at = {}, now
-        changed = {
-            place: offset
-            for place, offset in finished.offsets.items()
-            if self._committed.get(place) != offset
-        }
-        if changed and self.options.client.group_id is not None:
-            self.positions.commit(changed)
-            self._committed.update(changed)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: ``latestOffset`` has done it already, see the module."""
-
-    def stop(self) -> None:
-        if self._positions is not None:
-            self._positions.close()
-
-
-def _up_to(logs: Logs, target: Logs) -> Logs:
-    """The logs as if nothing had been written, made or made again since."""
-    extents = {}
-    for place, then in target.extents.items():
-        now = logs.extents.get(place)
-        if now is not None and same_topic(logs.ids[place.topic], target.ids[place.topic]):
-            extents[place] = Extent(now.start, max(now.start, min(now.end, then.end)))
-    ids = {place.topic: logs.ids[place.topic] for place in extents}
-    return Logs(ids, extents, logs.leaders)

@@ -218,9 +218,7 @@ def _hint() -> Iterator[None]:
     try:
         yield
     except CannotConnect as error:
-        raise CannotConnect(
-            f"{error}; start one with `tidelog up`, or name another with -b"
-        ) from error
+        raise error.advised("-b") from error
     except KeyboardInterrupt:  # while it waits for another load, say
         note("interrupted: nothing was loaded")
         sys.exit(130)
