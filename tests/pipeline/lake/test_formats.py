@@ -7,16 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from filling import fill
 from pipeline.lake.conftest import plain
 
 import tidelog.pipeline
-from tidelog.pipeline.lake.dead_letters import send_unsent
+from tidelog.pipeline.lake.dead_letters import letters_of, send_unsent
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
-from tidelog.pipeline.lake.ledger import Ledger
+from tidelog.pipeline.lake.ledger import LOAD, FileEntry, Ledger, Manifest
 from tidelog.pipeline.lake.verify import history, verify
+from tidelog.pipeline.lake.writing import LETTER_SCHEMA
 from tidelog.pipeline.options import ClientOptions
 from tidelog.testing import LocalBroker
 
@@ -100,6 +103,17 @@ def test_dead_letters_to_a_topic(
     assert send_unsent(ledger, client, lake, again=True) == 0
     assert read(f"{topic}.dead-letters").count() == 5
     assert ledger.state.unsent == ()
+
+
+def test_a_letter_of_the_year_57970(tmp_path: Path) -> None:
+    """A producer that wrote microseconds; Python has no such date."""
+    columns = {field.name: pa.nulls(1, field.type) for field in LETTER_SCHEMA}
+    columns["timestamp"] = pa.array(
+        [1_767_225_600_000_000_000], LETTER_SCHEMA.field("timestamp").type
+    )
+    pq.write_table(pa.table(columns, LETTER_SCHEMA), tmp_path / "x.letters")
+    (row,) = letters_of(Manifest(LOAD, letters=(FileEntry("x.letters", 1, 1),)), tmp_path)
+    assert row["timestamp"] == 1_767_225_600_000_000_000
 
 
 def test_errors_are_skipped_or_end_the_load(filled: Filled, loads: Loads, lake: Path) -> None:

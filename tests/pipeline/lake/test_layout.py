@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.layout import divide, needs_spark, parse_by, stored_columns
+from tidelog.pipeline.lake.writing import RANGE, WriteJob, write_rows
+from tidelog.pipeline.options import ClientOptions
+from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.schema import TYPES
 
 
 @pytest.mark.parametrize(
@@ -66,3 +73,89 @@ def test_rows_are_divided() -> None:
         "nothing=__HIVE_DEFAULT_PARTITION__"
     ]
     assert divide((), batch) == [("", batch)]
+
+
+def folders(by: str, **columns: Any) -> list[str]:
+    """The folder of each row, in their order."""
+    count = len(next(iter(columns.values())))
+    batch = pa.RecordBatch.from_pydict({**columns, "offset": list(range(count))})
+    found = {
+        offset: folder
+        for folder, rows in divide(parse_by(by), batch)
+        for offset in rows["offset"].to_pylist()
+    }
+    return [found[offset] for offset in range(count)]
+
+
+def test_times_that_no_calendar_has() -> None:
+    """A producer that writes microseconds, where milliseconds are meant."""
+    moments = pa.array([0, 1_767_225_600_000_000_000], pa.timestamp("us", "UTC"))
+    for by, first in (("date(timestamp)", "date=1970-01-01"), ("year(timestamp)", "year=1970"),
+                      ("timestamp", "timestamp=1970-01-01 00%3A00%3A00+00%3A00")):  # fmt: skip
+        name = by.split("(")[0]
+        assert folders(by, timestamp=moments) == [first, f"{name}=__HIVE_DEFAULT_PARTITION__"]
+
+
+def test_times_that_are_text() -> None:
+    nothing = "date=__HIVE_DEFAULT_PARTITION__"
+    new_year, day = "date=2026-01-01", "date(at)"
+    assert folders(day, at=["2026-01-01T10:00:00Z", "2025-12-31T23:00:00-02:00"]) == [new_year] * 2
+    assert folders(day, at=["2026-01-01T10:00:00", "2026-01-01", None]) == [
+        new_year, new_year, nothing]  # fmt: skip
+    assert folders(day, at=["2026-01-01T10:00:00Z", "2026-01-01", "soon", ""]) == [
+        new_year, new_year, nothing, nothing]  # fmt: skip
+
+
+def test_objects_and_lists_as_folders() -> None:
+    assert folders("a", a=[{"b": 1}, None]) == [
+        "a=%7B%22b%22%3A 1%7D", "a=__HIVE_DEFAULT_PARTITION__"]  # fmt: skip
+
+
+def rows(keys: list[str], start: int = 0, size: int = 1) -> pa.RecordBatch:
+    """As they come to a task."""
+    count = len(keys)
+    columns = {
+        "key": [key.encode() for key in keys],
+        "value": [b"x" * size] * count,
+        "topic": ["t"] * count,
+        "partition": [0] * count,
+        "offset": list(range(start, start + count)),
+        "timestamp": [0] * count,
+        "timestampType": [0] * count,
+        "headers": [None] * count,
+    }
+    arrays = [pa.array(column, TYPES[name]) for name, column in columns.items()]
+    return pa.RecordBatch.from_arrays(
+        [*arrays, pa.array([0] * count, pa.int32())], names=[*columns, RANGE]
+    )
+
+
+def write(lake: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> dict[str, Any]:
+    job = WriteJob(ClientOptions("localhost:9092"), str(lake), "load", "stamp",
+                   parts=parse_by("key"), **options)  # fmt: skip
+    job.staging.mkdir(parents=True)
+    return write_rows(job, 0, (OffsetRange("t", 0, 0, 10_000),), batches)
+
+
+def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:
+    """It would be noticed only when the load is published, and then by every load after it."""
+    found = write(tmp_path / "a", [rows(["short", "long" * 100, "short"])])
+    assert [row["path"].split("/")[0] for row in found["files"]] == ["key=short"]
+    (account,) = found["ranges"]
+    assert (account["rows"], account["dead"]) == (2, 1)
+    assert [row["parts"] for row in found["letters"]] == [[["t", 0, 1, 1, 1]]]
+    found = write(tmp_path / "b", [rows(["ä" * 200])], errors="fail")
+    assert "t-0@0: the name of its folder would be too long" in found["error"]
+
+
+def test_a_folder_of_few_rows_does_not_hold_the_memory_of_all(tmp_path: Path) -> None:
+    held = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(50):  # of 200 kB each
+            held.append(pa.total_allocated_bytes())
+            yield rows(["rare", *["often"] * 20], start=21 * number, size=10_000)
+
+    found = write(tmp_path, batches(), target_bytes=400_000)
+    assert found["ranges"][0]["rows"] == 50 * 21
+    assert max(held) - held[0] < 3_000_000

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.client.admin import NewTopic, create_topics
 from tidelog.client.cluster import TopicPartition
 from tidelog.client.partitions import extents
+from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import SENT, Ledger, Manifest
@@ -53,16 +55,20 @@ def send_unsent(ledger: Ledger, client: ClientOptions, root: Path, *, again: boo
         assert manifest is not None
         target = manifest.settings["dead_letters"]
         there = _origins(client, target["topic"], target["ends"]) if again else set()
-        sent += _send(client, target["topic"], _letters(manifest, root), there)
+        sent += _send(client, target["topic"], letters_of(manifest, root), there)
         ledger.publish(Manifest(SENT, sent=(number,)))
     return sent
 
 
-def _letters(manifest: Manifest, root: Path) -> Iterator[dict[str, Any]]:
+def letters_of(manifest: Manifest, root: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a load that did not decode; their times are microseconds."""
     for entry in manifest.letters:
         with pq.ParquetFile(root / entry.path) as file:
             for batch in file.iter_batches(1000):
-                yield from batch.to_pylist()
+                index = batch.schema.get_field_index("timestamp")
+                # As a number: Python has no dates after the year 9999, and records have.
+                moments = batch.column(index).cast(pa.int64())
+                yield from batch.set_column(index, "timestamp", moments).to_pylist()
 
 
 def _origins(client: ClientOptions, topic: str, ends: Mapping[str, int]) -> set[bytes]:
@@ -94,6 +100,7 @@ def _send(
     producer = Producer(settings)
     errors: list[Any] = []
     sent = 0
+    now = SystemClock().now_ms()
 
     def delivered(error: Any, _: Any) -> None:
         if error is not None:
@@ -105,8 +112,8 @@ def _send(
             continue
         headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
         headers += [(ORIGIN, origin), (REASON, row["reason"].encode())]
-        timestamp = row["timestamp"]
-        milliseconds = round(timestamp.timestamp() * 1000) if timestamp else 0
+        # A broker may refuse a time that is still to come; the table has it as it was.
+        milliseconds = min(max(0, (row["timestamp"] or 0) // 1000), now)
         while True:
             try:
                 producer.produce(
@@ -114,7 +121,7 @@ def _send(
                     row["value"],
                     row["key"],
                     headers=headers,
-                    timestamp=max(0, milliseconds),
+                    timestamp=milliseconds,
                     on_delivery=delivered,
                 )
                 break

@@ -7,14 +7,17 @@
 Folders are Hive's, ``name=value``, as all readers know them.  Names come from ``as name``, or
 from the expression if it is a column or a function of time.  Those two are worked out here, in
 the task, on Arrow columns; any other expression is handed to Spark (``Part.built_in`` is None),
-and then records pass through the JVM once.  Times are UTC.
+and then records pass through the JVM once.  Times are UTC.  What is no time, or one that no
+calendar has (a producer that writes microseconds as milliseconds), goes where null goes.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +28,9 @@ from tidelog.pipeline.lake.files import LakeError
 NOTHING = "__HIVE_DEFAULT_PARTITION__"  # Hive's word for null
 BY_PREFIX = "__by_"  # columns that Spark has worked out
 _MOST_FOLDERS = 5_000  # of one batch
+_LONGEST_NAME = 255  # bytes, on every file system that matters
+_MOMENT = pa.timestamp("us", "UTC")
+_FIRST_YEAR, _AFTER_LAST_YEAR = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 _TIME: dict[str, Callable[[Any], Any]] = {
     "date": lambda column: pc.cast(column, pa.date32()),
@@ -162,13 +168,20 @@ def divide(
         )
     assert codes is not None
     order = pc.sort_indices(codes)  # stable: offsets stay in order
-    sorted_batch = batch.take(order)
     counts = pc.value_counts(codes.take(order))
     result, position = [], 0
     for row in counts.to_pylist():
-        result.append((folders[row["values"]], sorted_batch.slice(position, row["counts"])))
+        # A copy of its own for each: a slice would hold the memory of the whole batch, and a
+        # folder that gets few rows of each would hold all of them.
+        rows = batch.take(order.slice(position, row["counts"]))
+        result.append((folders[row["values"]], rows))
         position += row["counts"]
     return result
+
+
+def too_long(folder: str) -> bool:
+    """No file system has such a folder."""
+    return any(len(name.encode()) > _LONGEST_NAME for name in folder.split("/"))
 
 
 def _value(part: Part, batch: pa.RecordBatch) -> Any:
@@ -179,13 +192,46 @@ def _value(part: Part, batch: pa.RecordBatch) -> Any:
         return pa.nulls(batch.num_rows, pa.string())
     column = batch.column(name)
     if part.function is None:
-        return column
+        if pa.types.is_nested(column.type):
+            return pa.array([_json(row) for row in column.to_pylist()], pa.string())
+        return _in_calendar(column) if pa.types.is_timestamp(column.type) else column
     if pa.types.is_string(column.type):
-        column = pc.cast(column, pa.timestamp("us", "UTC"))
+        column = _moments(column)
     try:
-        return _TIME[part.function](column)
+        return _TIME[part.function](_in_calendar(column))
     except pa.ArrowNotImplementedError as error:
         raise LakeError(f"--by {part.expression}: {part.column} is {column.type}") from error
+
+
+def _in_calendar(column: Any) -> Any:
+    """Null where the year is not between 1 and 9999, which Python and Spark cannot write."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    number = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    known = pc.and_(pc.greater_equal(number, _FIRST_YEAR), pc.less(number, _AFTER_LAST_YEAR))
+    return pc.if_else(known, column, pa.scalar(None, column.type))
+
+
+def _moments(column: Any) -> Any:
+    """Text as times; without a zone it is UTC, and null if it is no time."""
+    for kind in (_MOMENT, pa.timestamp("us")):
+        try:
+            return pc.cast(column, kind)
+        except pa.ArrowInvalid:  # some have no zone, or some have one, or are no times
+            continue
+    return pa.array([_moment(text) for text in column.to_pylist()], _MOMENT)
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text or "")
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _escape(value: Any) -> str:

@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from tidelog.client.cluster import TopicPartition
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError
-from tidelog.pipeline.lake.layout import BY_PREFIX, Part, divide, stored_columns
+from tidelog.pipeline.lake.layout import BY_PREFIX, Part, divide, stored_columns, too_long
 from tidelog.pipeline.lake.ledger import LETTERS, STAGING
 from tidelog.pipeline.lake.parquet import FileSettings, FolderFile
 from tidelog.pipeline.lake.schemas import from_spark_json
-from tidelog.pipeline.lake.values import Decoded, Decoder
+from tidelog.pipeline.lake.values import Bad, Decoder
 from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange
@@ -76,7 +76,8 @@ class WriteJob:
 
     def columns(self) -> Columns:
         """What is fetched: headers also where a letter may need them."""
-        letters = self.value != "bytes" and self.errors == "dead-letter"
+        may_be_bad = self.value != "bytes" or any(part.function is None for part in self.parts)
+        letters = may_be_bad and self.errors == "dead-letter"
         return Columns((*COLUMNS, HEADERS) if self.headers or letters else COLUMNS)
 
     def decoder(self) -> Decoder:
@@ -239,7 +240,7 @@ class _Writer:
         self._task = task
         self._decoder = job.decoder()
         self._dropped = stored_columns(job.parts)
-        self._name = f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:4]}"
+        self._name = f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:8]}"
         self._count = 0
         self._open: dict[str, FolderFile] = {}
         self._done: list[dict[str, Any]] = []
@@ -259,16 +260,20 @@ class _Writer:
         account = self.accounts[part]
         decoded = self._decoder.decode(batch)
         if decoded.bad:
-            self._take_bad(part, account, batch, decoded)
+            self._take_bad(part, account, batch, decoded.bad)
             if given is not None:
                 given = given.take(decoded.good)
         good = decoded.batch
-        account.rows += good.num_rows
         self._rows += batch.num_rows
         if not self._job.headers and HEADERS in good.schema.names:
             good = good.drop_columns(HEADERS)
         for folder, rows in divide(self._job.parts, good, given):
-            if rows.num_rows:
+            if too_long(folder):
+                wrong = np.flatnonzero(np.isin(batch["offset"], rows["offset"])).tolist()
+                reason = f"the name of its folder would be too long: {folder[:40]}..."
+                self._take_bad(part, account, batch, [(row, reason) for row in wrong])
+            elif rows.num_rows:
+                account.rows += rows.num_rows
                 self._file(folder).add(part, self._stored(rows))
         while sum(file.buffered for file in self._open.values()) > _MOST_BUFFERED:
             max(self._open.values(), key=lambda file: file.buffered).flush()
@@ -284,22 +289,22 @@ class _Writer:
         return file
 
     def _take_bad(
-        self, part: OffsetRange, account: _Account, batch: pa.RecordBatch, decoded: Decoded
+        self, part: OffsetRange, account: _Account, batch: pa.RecordBatch, bad: list[Bad]
     ) -> None:
-        row, reason = decoded.bad[0]
+        row, reason = bad[0]
         offset = batch.column("offset")[row].as_py()
         where = f"{part.place}@{offset}: {reason}"
-        self._bad += len(decoded.bad)
+        self._bad += len(bad)
         if self._job.errors == "fail":
             raise LakeError(f"{where}; --errors dead-letter would put such records aside")
         if self._job.max_errors is not None and self._bad > self._job.max_errors:
             raise LakeError(too_many(self._bad, self._job.max_errors, where))
         if self._job.errors == "skip":
-            account.skipped += len(decoded.bad)
+            account.skipped += len(bad)
             return
-        account.dead += len(decoded.bad)
-        rows = batch.take(pa.array([row for row, _ in decoded.bad], pa.int64()))
-        reasons = pa.array([reason for _, reason in decoded.bad], pa.string())
+        account.dead += len(bad)
+        rows = batch.take(pa.array([row for row, _ in bad], pa.int64()))
+        reasons = pa.array([reason for _, reason in bad], pa.string())
         rows = rows.append_column("reason", reasons)
         rows = rows.append_column("load", pa.array([self._job.load] * len(reasons), pa.string()))
         self._letters.add(part, rows.cast(LETTER_SCHEMA))
