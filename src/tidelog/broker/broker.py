@@ -194,6 +194,7 @@ class Broker:
             self.member = member
             self.controller = ClusterAdmin(self, member)
             self.replicas.propose_isr = self.isr_changes.propose
+            self.replicas.let_go = self.fetchers.forget
             # The controller's orders come as soon as we are registered.
             self.server.start(clients=False)
             self.spawn(self.isr_changes.run())
@@ -439,10 +440,10 @@ class Broker:
     def stop_partition(self, key: tuple[str, int], *, delete: bool) -> None:
         """We have a partition no longer."""
         partition = self.replicas.partitions.get(key)
-        if partition is not None:
-            self.fetchers.forget(partition)
         if delete:
             self.replicas.drop(key)
+        elif partition is not None:
+            self.fetchers.forget(partition)
 
     async def ask_controller(self, request: Message, answer: type[R], version: int) -> R:
         """Ask the controller of the cluster, here or on another broker."""

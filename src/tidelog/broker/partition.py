@@ -123,7 +123,7 @@ class Partition:
         if began:
             # Known at once and not with the first record: a follower that has more than we
             # have must hear where the epoch before ours ended.
-            self.log.assign_epoch(info.leader_epoch, self.log.end_offset)
+            self.log.begin_epoch(info.leader_epoch)
             self.epoch_start = self.log.end_offset
         state = self.in_sync_state
         if len(info.replicas) == 1:
@@ -143,8 +143,7 @@ class Partition:
 
     def follow(self, info: PartitionInfo) -> None:
         """Another broker leads, or nobody: who waits for us is told to look for the leader."""
-        if self.leads:
-            self.log.forget_empty_epochs()
+        self.log.forget_empty_epochs()
         self.leads = False
         self.leader_epoch = info.leader_epoch
         self.in_sync = len(info.isr)

@@ -6,8 +6,10 @@ controller's newest metadata and sends them until the broker has taken them.  So
 unreachable broker costs nothing but its own delay, a hundred changes become one request, and
 what arrives is never older than what arrived before.
 
-The order is StopReplica, LeaderAndIsr, UpdateMetadata: a topic that is deleted and made again
-is dropped first, and nobody sends clients to a leader before it knows that it leads.
+The order is StopReplica, LeaderAndIsr, UpdateMetadata: nobody sends clients to a leader before
+it knows that it leads.  A partition that the broker has (again) is not stopped: StopReplica names
+no topic id, and must not hit a topic that was deleted and made again.  LeaderAndIsr does, and
+the broker drops what is older.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tidelog.broker.peers import Peer
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.elections import NOBODY
+from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import (
@@ -59,6 +62,7 @@ PART = 3  # ours: a part of all there is, which is too much for a request; the l
 DELETED = -2  # as leader: the topic is gone
 AT_ONCE = 2500  # partitions in one request: a broker takes a mebibyte
 _RETRY_SECONDS = 0.25
+_AGAIN_SECONDS = 1.0  # to a broker whose disk did not let it take a partition
 _PLAINTEXT = 0
 
 A = TypeVar("A", bound=Message)
@@ -196,15 +200,14 @@ class _Channel:
             changed, self._changed = self._changed, set()
             full, self._full = self._full, False
             try:
-                if stop:
-                    await self._send_stop(stop)
+                await self._send_stop(stop)
                 await self._send_leaders(changed, full)
                 await self._send_metadata(changed, deleted, full)
                 self._complained = False
             except _Refused as error:
                 log.warning("%s", error)
                 return  # it knows a later controller, or is a later broker
-            except BrokerUnreachable as error:
+            except (BrokerUnreachable, KeeperError) as error:
                 self._stop = {**stop, **self._stop}
                 self._deleted = {**deleted, **self._deleted}
                 self._changed |= changed
@@ -212,18 +215,32 @@ class _Channel:
                 self._news.set()
                 if not self._complained:
                     self._complained = True
-                    log.warning("broker %d cannot be told: %s", self.info.broker_id, error.message)
+                    log.warning("broker %d cannot be told: %s", self.info.broker_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    def _tell_again(self, keys: set[Key]) -> None:
+        self._changed |= keys
+        self._news.set()
 
     async def _send_stop(self, stop: dict[Key, bool]) -> None:
         states: dict[str, list[StopReplicaPartitionState]] = {}
+        now = self._owner.metadata
+        here = {
+            (topic.name, i)
+            for topic, i in _existing(now, set(stop))
+            if self.info.broker_id in topic.partitions[i].replicas
+        }
         for (name, i), delete in stop.items():
+            if (name, i) in here:
+                continue
             row = StopReplicaPartitionState(
                 partition_index=i, leader_epoch=DELETED, delete_partition=delete
             )
             states.setdefault(name, []).append(row)
+        if not states:
+            return
         request = StopReplicaRequest(
-            controller_id=self._owner.metadata.controller_id,
+            controller_id=now.controller_id,
             controller_epoch=self._owner.epoch,
             broker_epoch=self.info.epoch,
             topic_states=[
@@ -270,6 +287,15 @@ class _Channel:
             )
             answer = await self._call(request, LeaderAndIsrResponse, LEADER_AND_ISR_VERSION)
             _check(answer.error_code, "LeaderAndIsr", self.info)
+            failed = {
+                (metadata.topic_names[topic_error.topic_id], row_error.partition_index)
+                for topic_error in answer.topics
+                for row_error in topic_error.partition_errors
+                if row_error.error_code
+            }
+            if failed:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_AGAIN_SECONDS, self._tell_again, failed)
 
     def _leader_state(self, index: int, row: PartitionInfo) -> LeaderAndIsrPartitionState:
         return LeaderAndIsrPartitionState(

@@ -55,6 +55,8 @@ class Replicas:
         self._clock = clock
         # Who is told that a leader wants another in-sync set; in a cluster only.
         self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
+        # Who is told that a partition is served no longer; in a cluster it may be fetched.
+        self.let_go: Callable[[Partition], None] = lambda _: None
         self._complaints = Complaints(log, clock)
         # Flushes wait for nothing but flushes: removing a large log takes seconds.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
@@ -158,11 +160,11 @@ class Replicas:
             partition = self._open_replica(topic, index)
         elif (info.leader_epoch, info.partition_epoch) <= partition.order:
             return None
-        partition.order = (info.leader_epoch, info.partition_epoch)
         if info.leader == self.broker_id:
             partition.lead(info, self.broker_id, self._clock.now_ms())
         else:
             partition.follow(info)
+        partition.order = (info.leader_epoch, info.partition_epoch)
         return partition
 
     def _open_replica(self, topic: TopicInfo, index: int) -> Partition:
@@ -197,6 +199,7 @@ class Replicas:
             return None
         self.by_id.pop((partition.topic_id, partition.index), None)
         partition.deleted = True
+        self.let_go(partition)
         timer = self._flushes.pop(partition, None)
         if timer:
             timer.cancel()

@@ -78,6 +78,7 @@ class Log:
         self._recent: dict[int, tuple[int, int]] = {}
         self._unsynced_names = True  # the directory itself may be new
         self._unsynced_epochs = False
+        self._unsaved_epochs = False
         self._set_segments(segments)
 
     def _set_segments(self, segments: list[Segment]) -> None:
@@ -183,8 +184,21 @@ class Log:
     def forget_empty_epochs(self) -> None:
         """Epochs that were assigned and then wrote nothing: a follower takes the leader's."""
         if self.epochs.truncate_from_end(self.end_offset):
+            self._save_epochs()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A leader begins, at the end; also with a full disk, from which one may still read."""
+        if self.epochs.assign(epoch, self.end_offset):
+            self._save_epochs()
+
+    def _save_epochs(self) -> None:
+        """Write the epochs down, or else leave it to the next flush."""
+        self._unsynced_epochs = True
+        try:
             self.epochs.save(self.directory, sync=False)
-            self._unsynced_epochs = True
+        except OSError as error:
+            self._unsaved_epochs = True
+            log.warning("%s: leader epochs not saved yet: %s", self.directory, error)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A new leader starts to write at ``start_offset``."""
@@ -242,8 +256,9 @@ class Log:
                     start = found[0] if found else 0  # none: it is no longer there
                     flush.again.append((segment.file, start, segment.size))
         if self._unsynced_epochs:
-            if self.flush_failed:
+            if self.flush_failed or self._unsaved_epochs:
                 self.epochs.save(self.directory, sync=False)
+                self._unsaved_epochs = False
             flush.files.append(epochs_path(self.directory))
             flush.epochs = True
         if self._unsynced_names or self._unsynced_epochs:
@@ -494,11 +509,11 @@ class Log:
         self.recovery_point = min(self.recovery_point, end)
         if self.cleaned_offset is not None:
             self.cleaned_offset = min(self.cleaned_offset, end)
-        if self.epochs.truncate_from_end(end):
-            self.epochs.save(self.directory)
         start, self.producers = load_newest_snapshot(self.directory, end)
         recovery.recall_batches(list(self.segments), self.producers, start)
         recovery.replay_producers(list(self.segments), self.producers, max(start, 0))
+        if self.epochs.truncate_from_end(end):
+            self.epochs.save(self.directory)  # last, as a full disk may refuse it
 
     def restart_at(self, offset: int) -> None:
         """Forget everything; the next batch is at ``offset`` (a follower that was away for so

@@ -1,0 +1,165 @@
+"""What the controller's channel to a broker sends, when things change faster than it can tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tidelog.broker import propagation
+from tidelog.broker.propagation import Propagation
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from tidelog.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from tidelog.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tidelog.wire.schema import Message
+
+OLD, NEW = b"a" * 16, b"b" * 16
+ALONE = ClusterMetadata(controller_id=1, brokers={1: BrokerInfo(1, "localhost", 9092, None)})
+
+
+def topic(topic_id: bytes, replicas: tuple[int, ...] = (1,)) -> TopicInfo:
+    return TopicInfo("t", topic_id, (PartitionInfo(replicas[0], 0, replicas, replicas),))
+
+
+class Listener:
+    """The broker at the other end, which hears the orders as the controller's own one does."""
+
+    broker_id = 1
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.fail: type[Message] | None = None
+        self.full_disk = False
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
+
+    def peer(self, _info: BrokerInfo) -> Any:
+        class Unused:
+            def close(self) -> None: ...
+
+        return Unused()
+
+    async def hear(self, request: Message) -> Message:
+        await asyncio.sleep(0)
+        if self.fail is type(request):
+            self.fail = None
+            raise BrokerUnreachable("the connection broke")
+        self.heard.append(request)
+        if isinstance(request, StopReplicaRequest):
+            return StopReplicaResponse(error_code=0, partition_errors=[])
+        if isinstance(request, UpdateMetadataRequest):
+            return UpdateMetadataResponse(error_code=0)
+        assert isinstance(request, LeaderAndIsrRequest)
+        code = ErrorCode.KAFKA_STORAGE_ERROR if self.full_disk else ErrorCode.NONE
+        errors = [LeaderAndIsrPartitionError(partition_index=0, error_code=code)]
+        rows = [
+            LeaderAndIsrTopicError(topic_id=state.topic_id, partition_errors=errors)
+            for state in request.topic_states
+        ]
+        return LeaderAndIsrResponse(error_code=0, topics=rows)
+
+    def count(self, kind: type[Message]) -> int:
+        return sum(isinstance(request, kind) for request in self.heard)
+
+    def leaders_of(self, topic_id: bytes) -> int:
+        """How often it was told who leads this topic."""
+        return sum(
+            isinstance(request, LeaderAndIsrRequest)
+            and topic_id in {state.topic_id for state in request.topic_states}
+            for request in self.heard
+        )
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def with_channel(body: Callable[[Propagation, Listener], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        listener = Listener()
+        controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
+        controller.publish(ALONE.with_topic(topic(OLD)))
+        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 1)
+        await body(controller, listener)
+        controller.close()
+        for task in listener.tasks:
+            assert task.cancel(), task.exception()
+
+    asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(propagation, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(propagation, "_AGAIN_SECONDS", 0.01)
+
+
+def test_a_topic_is_deleted() -> None:
+    """StopReplica is sent, and again if nobody knows whether it has arrived."""
+
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.fail = StopReplicaRequest
+        controller.publish(ALONE)
+        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        assert listener.count(StopReplicaRequest) == 1
+        assert listener.fail is None
+
+    with_channel(body)
+
+
+@pytest.mark.parametrize("fail", [None, LeaderAndIsrRequest, UpdateMetadataRequest])
+def test_a_topic_is_deleted_and_made_again(fail: type[Message] | None) -> None:
+    """The files of the new one are never deleted, whatever has to be sent twice."""
+
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.fail = fail
+        controller.publish(ALONE)
+        controller.publish(ALONE.with_topic(topic(NEW)))
+        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        assert listener.leaders_of(NEW) >= 1
+        assert listener.count(StopReplicaRequest) == 0
+
+    with_channel(body)
+
+
+def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
+    async def body(controller: Propagation, listener: Listener) -> None:
+        controller.publish(ALONE.with_topic(topic(OLD, (2,))))
+        back = topic(OLD, (2, 1))
+        rows = (replace(back.partitions[0], partition_epoch=2),)
+        controller.publish(ALONE.with_topic(replace(back, partitions=rows)))
+        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        assert listener.leaders_of(OLD) == 2
+        assert listener.count(StopReplicaRequest) == 0
+
+    with_channel(body)
+
+
+def test_a_broker_whose_disk_is_full() -> None:
+    """It cannot take a partition; when there is room, it hears of it again."""
+
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.full_disk = True
+        controller.publish(ALONE.with_topic(topic(NEW)))
+        await wait_for(lambda: listener.leaders_of(NEW) >= 3)
+        listener.full_disk = False
+        before = listener.leaders_of(NEW)
+        await wait_for(lambda: listener.leaders_of(NEW) > before)
+
+    with_channel(body)

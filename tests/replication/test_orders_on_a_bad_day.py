@@ -1,0 +1,95 @@
+"""Leading and following with a full disk, and partitions that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_faults import FaultyDisk
+from log_support import make_batch
+from replication.test_model import KEY, TOPIC, World
+
+from tidelog.broker.partition import Partition
+from tidelog.log.leader_epochs import LeaderEpochs
+
+
+def append(partition: Partition, now_ms: int) -> None:
+    partition.append(memoryview(bytearray(make_batch([b"x"]))), 9, now_ms)
+
+
+def test_the_disk_is_full_when_a_leader_begins(
+    quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leads all the same, so that what it has can be read; when there is room it goes on."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        disk = FaultyDisk(monkeypatch)
+        disk.fails = lambda *_: True
+        world.info = replace(world.info, leader=2, leader_epoch=1, partition_epoch=1)
+        world.tell(2)
+        leader = world.replicas[2].partition
+        assert leader is not None
+        assert leader.leads
+        assert leader.log.epochs.latest == 1
+        leader.follower_fetched(1, 0, world.clock.now_ms())
+        disk.fails = lambda *_: False
+        append(leader, world.clock.now_ms())
+        leader.follower_fetched(1, 1, world.clock.now_ms())
+        leader.follower_fetched(3, 1, world.clock.now_ms())
+        assert leader.high_watermark == 1
+        leader.log.flush()
+        saved = LeaderEpochs.load(leader.log.directory)
+        assert saved is not None
+        assert saved.latest == 1
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_the_disk_is_full_when_a_leader_is_replaced(
+    quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows all the same: two leaders would be worse than a file that is not up to date."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        old = world.replicas[1].partition
+        assert old is not None
+        assert old.log.epochs.entries == [(0, 0)], "an epoch that has written nothing"
+        disk = FaultyDisk(monkeypatch)
+        disk.fails = lambda *_: True
+        world.info = replace(world.info, leader=2, leader_epoch=1, partition_epoch=1)
+        world.tell(1)
+        assert not old.leads
+        assert old.leader_epoch == 1
+        assert old.log.epochs.entries == []
+        disk.fails = lambda *_: False
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["made again", "of no known topic"])
+def test_who_fetches_hears_that_a_partition_is_gone(
+    quick_path: Path, no_sync: None, how: str
+) -> None:
+    """The leader knows no such topic and answers at once: it would be asked without end."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        replicas = world.replicas[2].replicas
+        followed = replicas.partitions[KEY]
+        gone: list[Partition] = []
+        replicas.let_go = gone.append
+        if how == "made again":
+            replicas.take(replace(TOPIC, topic_id=b"\2" * 16), 0, world.info)
+            assert replicas.partitions[KEY] is not followed
+        else:
+            replicas.keep_only(set())
+        assert gone == [followed]
+        world.close()
+
+    asyncio.run(run())
