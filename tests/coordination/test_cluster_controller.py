@@ -223,6 +223,49 @@ def test_a_move(tmp_path: Path) -> None:
     in_office(tmp_path, work)
 
 
+def test_a_move_is_changed_while_its_new_replica_leads(tmp_path: Path) -> None:
+    """3 is in sync and leads, and is not wanted any more: another leads before it goes."""
+
+    async def body(office: Office) -> None:
+        await office.controller.create_topic("t", assignment=[[1, 2]])
+        await office.controller.reassign({("t", 0): (3, 4)})
+        assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE
+        await office.controller.elect_leaders([("t", 0)])
+        assert office.row().leader == 3
+        await office.controller.reassign({("t", 0): (4, 2)})
+        row = office.row()
+        assert row.replicas == (4, 2, 1)
+        assert row.isr == (1, 2)
+        assert row.leader == 2
+        assert await office.on_disk() == row
+
+    in_office(tmp_path, body, brokers=4)
+
+
+@pytest.mark.parametrize("wanted", [None, (2, 4)])
+def test_the_only_good_replica_is_not_given_up(
+    tmp_path: Path, wanted: tuple[int, ...] | None
+) -> None:
+    """1 and 2 have died; 3, to which they were moved, has everything: it stays."""
+
+    async def body(office: Office) -> None:
+        await office.controller.create_topic("t", assignment=[[1, 2]])
+        await office.controller.reassign({("t", 0): (3, 4)})
+        assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE
+        for broker_id in (1, 2):
+            await office.leave(broker_id)
+            await office.look()
+        before = office.row()
+        assert (before.leader, before.isr) == (3, (3,))
+        (problem,) = (await office.controller.reassign({("t", 0): wanted})).values()
+        assert problem is not None
+        assert problem.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "none is alive and in sync" in problem.message
+        assert office.row() == before
+
+    in_office(tmp_path, body, brokers=4)
+
+
 def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
     """Whatever it decides, nothing is written."""
 

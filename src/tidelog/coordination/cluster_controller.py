@@ -340,8 +340,7 @@ class ClusterController(Controller):
         if replicas is None:
             if not row.adding and not row.removing:
                 raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-            after = elections.cancel_move(row)
-            return elections.settle(after, self.metadata.brokers.keys())
+            return self._still_led(row, elections.cancel_move(row))
         problem = ""
         if not replicas:
             problem = "a partition needs a replica"
@@ -351,7 +350,16 @@ class ClusterController(Controller):
             problem = f"there is no broker {min(gone)}"
         if problem:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-        return elections.begin_move(row, replicas)
+        return self._still_led(row, elections.begin_move(row, replicas))
+
+    def _still_led(self, row: PartitionInfo, after: PartitionInfo) -> PartitionInfo:
+        """Some replicas go at once; maybe only these are in sync, and must not be deleted."""
+        settled = elections.settle(after, self.metadata.brokers.keys())
+        if not after.isr or (settled.leader == NOBODY and row.leader != NOBODY):
+            stay = ", ".join(map(str, after.replicas))
+            message = f"of the replicas that would stay ({stay}) none is alive and in sync"
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        return settled
 
     async def _finish_moves(self, topics: Iterable[TopicInfo]) -> None:
         """Let the old replicas go where all the new ones are in sync."""

@@ -74,18 +74,23 @@ def target(info: PartitionInfo) -> tuple[int, ...]:
 
 
 def begin_move(info: PartitionInfo, wanted: tuple[int, ...]) -> PartitionInfo:
-    """Begin to move to ``wanted``: old and new replicas side by side, the new ones first."""
+    """Begin to move to ``wanted``: old and new replicas side by side, the new ones first.
+
+    What a move before this one was adding, and is not wanted any more, goes at once.
+    """
     origin = tuple(broker for broker in info.replicas if broker not in info.adding)
     kept = tuple(broker for broker in info.replicas if broker not in wanted)
     adding = tuple(broker for broker in wanted if broker not in origin)
     removing = tuple(broker for broker in kept if broker in origin)
-    return replace(info, replicas=(*wanted, *removing), adding=adding, removing=removing)
+    replicas = (*wanted, *removing)
+    isr = tuple(broker for broker in info.isr if broker in replicas)
+    return replace(info, replicas=replicas, isr=isr, adding=adding, removing=removing)
 
 
 def cancel_move(info: PartitionInfo) -> PartitionInfo:
-    """Back to the replicas from before the move."""
+    """Back to the replicas from before the move.  Maybe none of them is in sync."""
     origin = tuple(broker for broker in info.replicas if broker not in info.adding)
-    isr = tuple(broker for broker in info.isr if broker in origin) or info.isr
+    isr = tuple(broker for broker in info.isr if broker in origin)
     return replace(info, replicas=origin, isr=isr, adding=(), removing=())
 
 
