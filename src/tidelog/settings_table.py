@@ -332,7 +332,8 @@ CONSUMER_GROUPS = [
     Setting("offsets.topic.num.partitions", INT, 50, least=1,
             doc="Partitions of __consumer_offsets when it is created."),
     Setting("offsets.topic.replication.factor", INT, 3, least=1,
-            doc="Replicas of __consumer_offsets when it is created; fewer with fewer brokers."),
+            doc="Replicas of __consumer_offsets.  With fewer brokers it has fewer; those that "
+                "join later get the rest."),
     Setting("offsets.topic.segment.bytes", INT, 104857600, least=1,
             doc="The size at which a segment of __consumer_offsets is closed."),
     Setting("offsets.load.buffer.size", INT, 5242880, least=1,

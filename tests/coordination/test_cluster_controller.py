@@ -403,3 +403,22 @@ def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> 
         await office.controller.create_topic("large", 3, 1)
 
     in_office(tmp_path, work)
+
+
+def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
+    """Made by a consumer that was there before the other brokers; they come during the move."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("__consumer_offsets", 4, 1)
+        await office.controller.create_topic("t", 4, 1)
+        for broker_id in (2, 3, 4):
+            await office.join(broker_id)
+            await office.look()
+        rows = office.controller.metadata.topics["__consumer_offsets"].partitions
+        assert all(len(row.replicas) == 3 and 1 in row.replicas for row in rows)
+        assert all(row.isr == (1,) and row.leader == 1 for row in rows)
+        assert len({row.replicas[0] for row in rows}) == 3, "leaders will be spread"
+        assert len(office.row().replicas) == 1, "other topics are left alone"
+        assert await office.on_disk("__consumer_offsets", 2) == rows[2]
+
+    in_office(tmp_path, work, brokers=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordination.placement import plan
+from tidelog.coordination.placement import fill_up, plan
 from tidelog.coordination.topics import spread
 from tidelog.errors import ApiError
 
@@ -67,3 +67,17 @@ def test_any_plan(
         assert set(row) <= set(after)
         kept = len({rack_of[b] for b in current[key] if b in after})
         assert len({rack_of[b] for b in row}) >= kept, "no rack is given up"
+
+
+def test_what_is_missing_is_filled_up() -> None:
+    few = {0: (1,), 1: (1,), 2: (1,)}
+    racks = dict.fromkeys((1, 2, 3, 4))
+    assert fill_up(few, 3, [1], racks) == {}
+    assert fill_up(few, 3, [1, 2], racks) == {0: (1, 2), 1: (2, 1), 2: (1, 2)}
+    assert fill_up(few, 3, [1, 2, 3], racks) == {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
+    found = fill_up(few, 2, [1, 2, 3, 4], racks)
+    assert found == {0: (1, 2), 1: (1, 2), 2: (1, 3)}, "who has a replica keeps it"
+    assert fill_up({0: (1, 2, 9), 1: (1, 2)}, 3, [1, 2, 3], racks) == {1: (2, 3, 1)}
+    assert fill_up({0: (1, 2, 3)}, 2, [1, 2, 3], racks) == {}, "nobody loses one"
+    assert fill_up({}, 3, [1, 2, 3], racks) == {}
+    assert fill_up({1: (1,)}, 2, [1, 2], racks) == {1: (2, 1)}

@@ -46,7 +46,7 @@ def test_what_became_of_topics():
     # Deleted and made anew before we heard of it: the offsets are not those of the new one.
     renewed = grown.with_topic(replace(a, topic_id=b"x" * 16))
     assert apply(renewed) == {"deleted": {"a"}, "changed": {"a"}}
-    assert apply(renewed.without_topic("b")) == {"deleted": {"b"}, "changed": {"b"}}
+    assert apply(renewed.without_topics({"b"})) == {"deleted": {"b"}, "changed": {"b"}}
 
 
 def test_a_topic_that_is_not_known_once_is_not_taken_for_deleted():

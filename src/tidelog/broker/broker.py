@@ -36,6 +36,7 @@ from tidelog.coordination.embedded import EmbeddedKeeper
 from tidelog.coordination.keeper import Keeper
 from tidelog.coordination.metadata import (
     INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
     BrokerInfo,
     ClusterMetadata,
     PartitionInfo,
@@ -43,7 +44,7 @@ from tidelog.coordination.metadata import (
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.coordination.zookeeper import ZooKeeper
-from tidelog.coordinators.service import OFFSETS_TOPIC, GroupCoordinator
+from tidelog.coordinators.service import GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.log.manager import LogManager, Opened
 from tidelog.replication.fetcher import Fetchers

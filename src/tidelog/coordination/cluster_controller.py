@@ -18,7 +18,14 @@ from tidelog.coordination import elections, paths
 from tidelog.coordination.controller import Controller
 from tidelog.coordination.elections import NOBODY
 from tidelog.coordination.keeper import Create, Delete, Operation, Set
-from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.coordination.metadata import (
+    OFFSETS_TOPIC,
+    BrokerInfo,
+    ClusterMetadata,
+    PartitionInfo,
+    TopicInfo,
+)
+from tidelog.coordination.placement import fill_up
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 
@@ -66,6 +73,7 @@ class ClusterController(Controller):
             await self._make_missing_states()
             await self._settle(self.metadata.topics.values())
             await self._finish_moves(self.metadata.topics.values())
+            await self._fill_up_offsets()
 
     async def _make_missing_states(self) -> None:
         """The controller before us died after it had written the topic."""
@@ -113,6 +121,7 @@ class ClusterController(Controller):
             self.metadata = replace(self.metadata, brokers=dict(brokers))
             await self._make_missing_states()
             await self._settle(self._with_replicas_on(come))
+            await self._fill_up_offsets()
             self._publish(self.metadata)
 
     def _with_replicas_on(self, brokers: Collection[int]) -> list[TopicInfo]:
@@ -360,6 +369,22 @@ class ClusterController(Controller):
             message = f"of the replicas that would stay ({stay}) none is alive and in sync"
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         return settled
+
+    async def _fill_up_offsets(self) -> None:
+        """The topic of committed offsets is made by the first consumer, maybe before all brokers
+        were there: those that come later get the replicas that are missing."""
+        topic = self.metadata.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        rows = topic.partitions
+        current = {i: elections.target(r) for i, r in enumerate(rows) if r.partition_epoch >= 0}
+        factor: int = self._settings["offsets.topic.replication.factor"]
+        found = fill_up(current, factor, sorted(self.metadata.brokers), self._racks())
+        if found:
+            log.info("%s gets more replicas", topic.name)
+        await self._rewrite(
+            {(topic.name, i): elections.begin_move(rows[i], r) for i, r in found.items()}
+        )
 
     async def _finish_moves(self, topics: Iterable[TopicInfo]) -> None:
         """Let the old replicas go where all the new ones are in sync."""

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = (OFFSETS_TOPIC, "__transaction_state")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ For ``tidelog topics reassign``: after brokers were added, or before some are ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from tidelog.coordination.topics import spread
 from tidelog.errors import ApiError, ErrorCode
 
 Key = tuple[str, int]
@@ -95,3 +96,27 @@ def _spread_leaders(after: Mapping[Key, list[int]], load: Mapping[int, int]) -> 
                 leads[least] += 1
                 replicas.remove(least)
                 replicas.insert(0, least)
+
+
+def fill_up(
+    current: Mapping[int, Replicas],
+    factor: int,
+    brokers: Sequence[int],
+    racks: Mapping[int, str | None],
+) -> dict[int, Replicas]:
+    """Replicas for the partitions of a topic that has fewer than ``factor``, as far as there are
+    brokers; nobody loses one.
+
+    Where it is possible they stand as in a new topic: leaders are spread over brokers and racks.
+    """
+    factor = min(factor, len(brokers))
+    if all(len(replicas) >= factor for replicas in current.values()):
+        return {}
+    found: dict[int, Replicas] = {}
+    for i, wanted in enumerate(spread(max(current) + 1, factor, brokers, racks=racks)):
+        replicas = current.get(i, ())
+        if 0 < len(replicas) < factor:
+            others = [broker for broker in wanted if broker not in replicas]
+            kept = len(others) + len(replicas) == len(wanted)
+            found[i] = tuple(wanted if kept else [*replicas, *others][:factor])
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.coordination.metadata import OFFSETS_TOPIC, ClusterMetadata, TopicInfo
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.members import GroupLimits, Join
 from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partition import Partition
 
-OFFSETS_TOPIC = "__consumer_offsets"
 
 # What a commit asks for: topic, partition, offset, leader epoch, metadata.
 CommitRow = tuple[str, int, int, int, str | None]

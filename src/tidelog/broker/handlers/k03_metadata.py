@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import INTERNAL_TOPICS, TopicInfo
+from tidelog.coordination.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
 from tidelog.coordination.topics import check_name
-from tidelog.coordinators.service import OFFSETS_TOPIC
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
