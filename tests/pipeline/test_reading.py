@@ -17,7 +17,7 @@ from pipeline.planted import Planted, damage, some, transactions
 from tidelog.client import admin
 from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, TopicPartition
-from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.connection import BrokerUnreachable, Connection
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.loss import CorruptBatch, DataLoss
@@ -27,6 +27,8 @@ from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import arrow_schema
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import TRANSACTIONAL
+from tidelog.wire.messages.fetch import FetchResponse
+from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.schema import ZERO_UUID
 
 OFFSET = Columns(("offset",))
@@ -144,6 +146,38 @@ def test_holes_everywhere_and_at_the_end(tmp_path: Path) -> None:
         assert offsets(options(broker), planted.part(7, 15)) == []
         assert offsets(options(broker), planted.part(19, 30)) == []
         assert offsets(options(broker), planted.part(18, 21)) == [18]
+
+
+def test_records_that_a_broker_must_get_from_afar(
+    cluster: Cluster, broker: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka with tiered storage: as long as they are on their way, it answers with nothing.
+
+    No such broker can be had here, so its answers are made from ours.
+    """
+    make(cluster, topic)
+    produce(broker, topic, [b"x"] * 20)
+    receive = Connection.receive
+    late = 7  # answers that come without the records
+
+    def without_records(connection: Connection) -> Any:
+        nonlocal late
+        response = receive(connection)
+        if isinstance(response, FetchResponse) and late:
+            late -= 1
+            for data in response.responses[0].partitions:
+                data.records = b""
+        elif isinstance(response, ListOffsetsResponse):
+            response.topics[0].partitions[0].offset = 15  # what is older is not on its disk
+        return response
+
+    monkeypatch.setattr(Connection, "receive", without_records)
+    assert offsets(options(broker, fetch_max_wait_ms=0), OffsetRange(topic, 0, 3, 20)) == list(
+        range(3, 20)
+    )
+    late = 1_000_000
+    with pytest.raises(ApiError, match=r"remote storage, and none came in 0\.2 seconds"):
+        offsets(options(broker, fetch_max_wait_ms=0), OffsetRange(topic, 0, 3, 20), patience=0.2)
 
 
 @pytest.mark.parametrize("size", [1, 4 << 20])

@@ -27,6 +27,7 @@ from tidelog.wire.messages.list_offsets import (
 )
 
 EARLIEST, LATEST = -2, -1
+EARLIEST_LOCAL = -4  # what is older is in remote storage (KIP-405); Kafka 3.4 or newer knows it
 _CONSUMER = -1  # the replica id of one who is no replica
 _TIMEOUT_MS = 30_000
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, error_of
 from tidelog.client.connection import BrokerUnreachable, Connection
-from tidelog.client.partitions import extents
+from tidelog.client.partitions import EARLIEST_LOCAL, extents, list_offsets
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.decode import TARGET_BYTES, Answer, Decoder
@@ -46,6 +46,7 @@ _READ_COMMITTED = 1
 # A broker that has just started may not know its topics yet; a deleted one stays unknown.
 _GONE_SECONDS = 10.0
 _EMPTY_ANSWERS = 2  # so many in a row say that only holes are left
+_REMOTE_WAIT_MS = 5_000  # for a broker that must get old records from its remote storage
 
 # Trying again may help; the leader may be another one by then.
 _PASSING = LEADER_MOVED | {
@@ -110,6 +111,7 @@ class _Reader:
         self._position = part.start
         self._topic_id = part.topic_id
         self._fetch_bytes = client.partition_max_bytes
+        self._max_wait_ms = client.fetch_max_wait_ms
         self._cluster: Cluster = client.cluster()
         self._connection: Connection | None = None
         self._under_way = False
@@ -214,7 +216,7 @@ class _Reader:
             ],
         )
         request = FetchRequest(
-            max_wait_ms=0 if self._empty else self._client.fetch_max_wait_ms,
+            max_wait_ms=0 if self._empty else self._max_wait_ms,
             min_bytes=1,
             max_bytes=max(self._client.fetch_max_bytes, self._fetch_bytes),
             isolation_level=_READ_COMMITTED if self._client.read_committed else 0,
@@ -281,7 +283,7 @@ class _Reader:
         if readable >= self._end:
             # The log goes on beyond the range and yet nothing came: only holes are left.
             self._empty += 1
-            if self._empty >= _EMPTY_ANSWERS:
+            if self._empty >= _EMPTY_ANSWERS and not self._is_remote():
                 self._advance(self._end)
             return
         if self._is_patient():
@@ -293,6 +295,32 @@ class _Reader:
                 f"{self._patience:g} seconds",
             )
         self._lose(self._end, f"the log ends at offset {readable}")
+
+    def _is_remote(self) -> bool:
+        """Whether the records may be in a broker's remote storage.
+
+        Kafka (DelayedRemoteFetch) answers without records and without an error if they do not
+        come in time, exactly as if there were none.
+        """
+        place = self._part.place
+        try:
+            local = list_offsets(self._cluster, {place: EARLIEST_LOCAL})[place]
+        except ApiError as error:
+            if error.code not in _PASSING and not isinstance(error, BrokerUnreachable):
+                return False  # it does not know the question, and has no such storage
+            self._try_again(error)
+            return True
+        if local is None or local <= self._position:
+            return False
+        if not self._is_patient():
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{self._part.place}@{self._position}: the records are in the broker's remote "
+                f"storage, and none came in {self._patience:g} seconds",
+            )
+        self._empty = 0
+        self._max_wait_ms = max(self._max_wait_ms, _REMOTE_WAIT_MS)
+        return True
 
     # -- what may happen --------------------------------------------------------
 
