@@ -129,6 +129,26 @@ def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
     in_office(tmp_path, work)
 
 
+def test_a_bounce_while_nobody_is_in_office(tmp_path: Path) -> None:
+    """The leader was the controller, too, and was back before another took office: it may have
+    lost what was not on disk, and leads only if nobody else has everything."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 3)
+        await office.leave(1)
+        await office.join(1)
+        await office.elect()
+        assert (office.row().leader, office.row().isr) == (2, (2, 3))
+        assert await office.ask(2, (2, 3, 1)) == ErrorCode.NONE
+        for broker_id in (1, 2, 3):
+            await office.leave(broker_id)
+            await office.join(broker_id)
+        await office.elect()
+        assert (office.row().leader, office.row().isr) == (2, (2, 3, 1)), "all were restarted"
+
+    in_office(tmp_path, work)
+
+
 def test_alone_and_back(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
         await office.controller.create_topic("t", 1, 2)
@@ -191,6 +211,15 @@ def test_controlled_shutdown(tmp_path: Path) -> None:
             assert topic.leader != 1
             assert 1 not in topic.isr
         assert office.row("alone").leader == 1
+        assert office.row().replicas == (1, 2)
+        assert await office.ask(2, (2, 1)) == ErrorCode.INELIGIBLE_REPLICA
+        (problem,) = (await office.controller.elect_leaders([("t", 0)])).values()
+        assert problem is not None
+        assert problem.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        await office.leave(1)
+        await office.join(1)
+        await office.look()
+        assert await office.ask(2, (2, 1)) == ErrorCode.NONE, "it is another one now"
 
     in_office(tmp_path, work)
 

@@ -49,6 +49,8 @@ class IsrChange:
 class ClusterController(Controller):
     """See the module.  In office after :meth:`take_office` and :meth:`load`."""
 
+    _stopping: tuple[tuple[int, int], ...] = ()  # brokers with their epochs: about to stop
+
     # -- office -----------------------------------------------------------------
 
     async def take_office(self, broker_id: int) -> None:
@@ -71,7 +73,7 @@ class ClusterController(Controller):
             marks = await self.deleted_topics()
             await self._write_in_parts([Delete(paths.deletion(name)) for name in marks])
             await self._make_missing_states()
-            await self._settle(self.metadata.topics.values())
+            await self._settle(self.metadata.topics.values(), first=True)
             await self._finish_moves(self.metadata.topics.values())
             await self._fill_up_offsets()
 
@@ -131,7 +133,8 @@ class ClusterController(Controller):
             if any(not set(row.replicas).isdisjoint(brokers) for row in topic.partitions)
         ]
 
-    async def _settle(self, topics: Iterable[TopicInfo]) -> None:
+    async def _settle(self, topics: Iterable[TopicInfo], *, first: bool = False) -> None:
+        """Elect where it is needed; ``first`` of all after the tree was read."""
         live = self.metadata.brokers.keys()
         changes: dict[Key, PartitionInfo] = {}
         for topic in list(topics):
@@ -139,7 +142,8 @@ class ClusterController(Controller):
             for i, row in enumerate(topic.partitions):
                 if row.partition_epoch < 0:
                     continue
-                after = elections.settle(row, live, unclean=unclean)
+                there = self._not_restarted(row) if first else live
+                after = elections.settle(row, there or live, unclean=unclean)
                 if after is not row:
                     changes[topic.name, i] = after
                     if after.leader not in (NOBODY, *row.isr):
@@ -150,6 +154,15 @@ class ClusterController(Controller):
                             after.leader,
                         )
         await self._commit(changes)
+
+    def _not_restarted(self, row: PartitionInfo) -> set[int]:
+        """Who of the in-sync set was registered when it was written down, and still is.
+
+        A broker that was restarted while nobody was in office may have come back with less
+        than it had.  It must not lead if another has everything.
+        """
+        brokers = self.metadata.brokers
+        return {b for b in row.isr if b in brokers and brokers[b].epoch < row.written}
 
     def _unclean(self, topic: TopicInfo) -> bool:
         own = topic.config.get("unclean.leader.election.enable")
@@ -228,9 +241,15 @@ class ClusterController(Controller):
             return ErrorCode.INVALID_UPDATE_VERSION
         if broker_id not in change.isr or not set(change.isr) <= set(row.replicas):
             return ErrorCode.INVALID_REQUEST
-        if any(b not in self.metadata.brokers for b in change.isr if b not in row.isr):
+        lasting = self._lasting()
+        if any(b not in lasting for b in change.isr if b not in row.isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
+
+    def _lasting(self) -> set[int]:
+        """Brokers that are there and not about to stop."""
+        brokers = self.metadata.brokers.items()
+        return {b for b, info in brokers if (b, info.epoch) not in self._stopping}
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[Key]:
         """Move the leaders away from a broker that is about to stop; returns those that
@@ -242,6 +261,8 @@ class ClusterController(Controller):
             if known.epoch != broker_epoch:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             live = self.metadata.brokers.keys()
+            # It still fetches: it must not come back into sync, and then be missed.
+            self._stopping = (*self._stopping, (broker_id, broker_epoch))
             changes: dict[Key, PartitionInfo] = {}
             for topic in self.metadata.topics.values():
                 for i, row in enumerate(topic.partitions):
@@ -280,7 +301,7 @@ class ClusterController(Controller):
                     failure = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 else:
                     needed = row.leader != elections.preferred_leader(row)
-                    after = elections.prefer(row, live)
+                    after = elections.prefer(row, self._lasting())
                     failure = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
                 if not needed:
                     results[name, i] = ApiError(ErrorCode.ELECTION_NOT_NEEDED)

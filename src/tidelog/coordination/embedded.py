@@ -53,6 +53,7 @@ class _Node:
     version: int = 0
     children: set[str] = field(default_factory=set)
     next_number: int = 0  # of a sequential child
+    mzxid: int = -1
 
 
 class EmbeddedKeeper:
@@ -241,8 +242,11 @@ class EmbeddedKeeper:
                 node = self._nodes[path]
                 node.data = _as_bytes(rest[0])
                 node.version += 1
+                node.mzxid = self._zxid
             else:
-                self._nodes[path] = _Node(_as_bytes(rest[0]), self._zxid, kind == "ephemeral")
+                self._nodes[path] = _Node(
+                    _as_bytes(rest[0]), self._zxid, kind == "ephemeral", mzxid=self._zxid
+                )
                 parent, name = self._parent(path), path.rsplit("/", 1)[1]
                 parent.children.add(name)
                 if name[-10:].isdecimal():
@@ -293,7 +297,7 @@ def _set_aside(path: str, rest: bytes) -> None:
 
 
 def _stat(node: _Node) -> Stat:
-    return Stat(node.version, node.czxid, node.ephemeral, own=node.ephemeral)
+    return Stat(node.version, node.czxid, node.ephemeral, node.ephemeral, node.mzxid)
 
 
 def _as_text(data: bytes) -> str:

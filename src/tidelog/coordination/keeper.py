@@ -55,6 +55,7 @@ class Stat:
     czxid: int
     ephemeral: bool
     own: bool = False  # ephemeral, and of this very session
+    mzxid: int = -1  # the transaction that wrote it last
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class PartitionInfo:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    written: int = field(default=-1, compare=False)  # the transaction, when read from the tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,15 @@ class Registry:
             # The controller died between the topic and its partitions.
             return PartitionInfo(-1, -1, replicas, (), -1, adding, removing)
         state = paths.from_json(data)
-        isr = tuple(state["isr"])
         return PartitionInfo(
-            state["leader"], state["leader_epoch"], replicas, isr, stat.version, adding, removing
+            state["leader"],
+            state["leader_epoch"],
+            replicas,
+            tuple(state["isr"]),
+            stat.version,
+            adding,
+            removing,
+            stat.mzxid,
         )
 
     # -- settings ---------------------------------------------------------------

@@ -306,7 +306,7 @@ class ZooKeeper:
         session = self._client.client_id
         owner = stat.ephemeralOwner
         own = bool(owner) and session is not None and owner == session[0]
-        return Stat(stat.version, stat.czxid, bool(owner), own)
+        return Stat(stat.version, stat.czxid, bool(owner), own, stat.mzxid)
 
 
 class _Race(Exception):
