@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
+_AFTER_BUG_SECONDS = 1.0
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
@@ -200,6 +201,13 @@ class Membership:
                 self._resign()
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
+            except Exception:
+                # A znode that makes no sense, or a bug of ours; another broker may do better.
+                log.exception("cannot be controller")
+                self._resign()
+                await self._leave_office()
+                await asyncio.sleep(_AFTER_BUG_SECONDS)
+                continue
             await self._look_again.wait()
 
     async def _controller_now(self) -> Stat | None:
@@ -230,6 +238,13 @@ class Membership:
             broker.spawn(self._keep_balance(controller)),
             broker.spawn(self._sweep_changes()),
         ]
+
+    async def _leave_office(self) -> None:
+        """Give the office back, if it is ours."""
+        with contextlib.suppress(KeeperError):
+            stat = await self._keeper.exists(paths.CONTROLLER)
+            if stat is not None and stat.own:
+                await self._keeper.multi([Delete(paths.CONTROLLER)])
 
     def _resign(self) -> None:
         if self.controller is None:
@@ -267,6 +282,10 @@ class Membership:
                 self._watch_over(brokers)
             except KeeperError as error:
                 log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
+                self.step_down()
+                return
+            except Exception:
+                log.exception("the controller cannot go on")
                 self.step_down()
                 return
             await changed.wait()

@@ -218,6 +218,12 @@ class _Channel:
                     log.warning("broker %d cannot be told: %s", self.info.broker_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
+            except Exception:
+                # A bug of ours: without this task the broker hears nothing ever again.
+                log.exception("telling broker %d", self.info.broker_id)
+                self.note_all(self._owner.metadata)
+                await asyncio.sleep(_AGAIN_SECONDS)
+
     def _tell_again(self, keys: set[Key]) -> None:
         self._changed |= keys
         self._news.set()

@@ -46,6 +46,7 @@ VERSION = 16
 _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _RETRY_SECONDS = 0.1  # after an error of one partition
+_AFTER_BUG_SECONDS = 1.0
 _TOGETHER_SECONDS = 0.03
 _THROTTLED_SECONDS = 0.5  # the longest wait of a throttled replica before it looks again
 _AT_ONCE = 1 << 20  # bytes appended before others have their turn
@@ -180,6 +181,12 @@ class LeaderFetcher:
                     self._complained = True
                     log.warning("cannot fetch from broker %d: %s", self.leader, error.message)
                 await self._pause(_RETRY_SECONDS)
+            except Exception:
+                # A bug of ours, or an answer without sense; without this task nothing is
+                # replicated from that leader ever again.
+                log.exception("fetching from broker %d", self.leader)
+                self._end_session()
+                await asyncio.sleep(_AFTER_BUG_SECONDS)
 
     def _ready(self) -> list[tuple[Key, _Followed]]:
         now = self._clock.monotonic()
@@ -354,6 +361,7 @@ class LeaderFetcher:
 
     async def _find_place(self, partition: Partition) -> None:
         """Our end is not within the leader's log."""
+        epoch = partition.leader_epoch
         start = await self._leader_offset(partition, _EARLIEST)
         end = await self._leader_offset(partition, _LATEST)
         log.warning(
@@ -364,8 +372,8 @@ class LeaderFetcher:
             start,
             end,
         )
-        if not partition.leads and not partition.deleted:
-            partition.find_place(start, end)
+        if partition.leader_epoch == epoch and not partition.leads and not partition.deleted:
+            partition.find_place(start, end)  # else it is another leader's log that counts
 
     async def _leader_offset(self, partition: Partition, timestamp: int) -> int:
         request = ListOffsetsRequest(

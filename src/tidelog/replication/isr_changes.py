@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _RETRY_SECONDS = 0.1
+_AFTER_BUG_SECONDS = 1.0
 _AT_ONCE = 2000
 # The controller knows the partition as we do, and has not done what we ask.
 _SURELY_NOT = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
@@ -66,6 +67,10 @@ class IsrChanges:
                     log.debug("the in-sync sets cannot be changed yet: %s", error)
                     self._drop_stale()
                     await asyncio.sleep(_RETRY_SECONDS)
+                except Exception:
+                    log.exception("asking for other in-sync sets")  # a bug of ours
+                    self._drop_stale()
+                    await asyncio.sleep(_AFTER_BUG_SECONDS)
 
     def _drop_stale(self) -> None:
         for partition, isr in list(self._pending.items()):

@@ -1,0 +1,130 @@
+"""A follower's fetcher, when what the leader answers is not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_support import make_batch
+from replication.test_model import TOPIC, World
+
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
+from tidelog.errors import ErrorCode
+from tidelog.replication import fetcher
+from tidelog.replication.fetcher import LeaderFetcher
+from tidelog.replication.throttle import Throttle
+from tidelog.settings import Settings
+from tidelog.wire.batch import read_header
+from tidelog.wire.messages.fetch import FetchableTopicResponse as TopicData
+from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+
+class Follower:
+    """Broker 2, whose peer (the leader) answers as a test says."""
+
+    broker_id, broker_epoch = 2, 1
+
+    def __init__(self, world: World) -> None:
+        self.settings = Settings.of()
+        self.clock = world.clock
+        self.follower_throttle = Throttle(world.clock)
+        self.replicas = world.replicas[2].replicas
+        self.metadata = ClusterMetadata(brokers={1: BrokerInfo(1, "localhost", 9092, None)})
+        self.known_brokers: dict[int, BrokerInfo] = {}
+        self.asked = 0
+
+    def peer(self, _info: BrokerInfo) -> Follower:
+        return self
+
+    def close(self) -> None: ...
+
+    async def request(self, request: Any, _answer: Any, _version: int, _extra: int = 0) -> Any:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return await self.answer(request)
+
+    async def answer(self, _request: Any) -> Any:
+        raise NotImplementedError
+
+
+def row(code: ErrorCode) -> FetchResponse:
+    data = PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=None)
+    topic = TopicData(topic_id=TOPIC.topic_id, partitions=[data])
+    return FetchResponse(error_code=0, session_id=0, responses=[topic])
+
+
+async def wait_for(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_an_answer_without_sense(
+    quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said loudly, and the fetcher goes on."""
+    monkeypatch.setattr(fetcher, "_AFTER_BUG_SECONDS", 0.001)
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+
+        async def answer(_request: Any) -> Any:
+            if broker.asked == 1:
+                return row(ErrorCode.NONE).responses  # a list is no answer
+            raise BrokerUnreachable("it has died")
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        task = asyncio.create_task(fetching.run())
+        await wait_for(lambda: broker.asked >= 2)
+        task.cancel()
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_another_leads_while_we_look_for_our_place(quick_path: Path, no_sync: None) -> None:
+    """What the old leader has says nothing about where the new one's log ends."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        batch = bytearray(make_batch([b"1", b"2"]))
+        partition.log.append(batch, read_header(memoryview(batch)), 0, 0)
+
+        async def answer(request: Any) -> Any:
+            if isinstance(request, FetchRequest):
+                return row(ErrorCode.OFFSET_OUT_OF_RANGE)
+            assert isinstance(request, ListOffsetsRequest)
+            if partition.leader_epoch == 0:
+                world.info = replace(world.info, leader=3, leader_epoch=1, partition_epoch=1)
+                world.tell(2)
+            part = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=0)
+            topic = ListOffsetsTopicResponse(name="t", partitions=[part])
+            return ListOffsetsResponse(topics=[topic])
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        await fetching._round(fetching._ready())
+        assert partition.leader_epoch == 1
+        assert partition.log.end_offset == 2, "nothing was cut"
+        world.close()
+
+    asyncio.run(run())
