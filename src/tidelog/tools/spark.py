@@ -35,7 +35,7 @@ def start_spark(
 
 
 @contextlib.contextmanager
-def interruptible(line: Line, last_words: str = "stopped") -> Iterator[None]:
+def interruptible(line: Line, last_words: str = "interrupted") -> Iterator[None]:
     """Ctrl-C ends the command: one line, exit code 130, and no stack of anybody's."""
     before = signal.getsignal(signal.SIGINT)
     _catch()
