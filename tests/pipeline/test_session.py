@@ -229,3 +229,8 @@ def test_what_is_noise() -> None:
         "ValueError: of a user\n",
         *own,
     ]
+    # Two workers at once, and a third that is ended while it speaks.
+    broken = "BrokenPipeError: [Errno 32] Broken pipe\n"
+    mixed = [trace[0], trace[0], trace[1], trace[1], broken, broken, "after\n", trace[0]]
+    assert list(_without_noise(mixed)) == ["after\n"]
+    assert list(_without_noise([*trace, trace[0], broken, trace[1]])) == []

@@ -298,20 +298,31 @@ def _remembered(lines: Iterable[str], last: collections.deque[str]) -> Iterator[
 
 def _without_noise(lines: Iterable[str]) -> Iterator[str]:
     """Drop what the JVM says of itself, and what Python workers say when Spark has read enough
-    of their rows or has gone: that a pipe is broken."""
+    of their rows or has gone: that a pipe is broken.  Several of them may speak at once."""
     held: list[str] = []
+    stacks = 0
     for line in lines:
-        if held and line.startswith("  "):
+        if line.startswith("Traceback (most recent call last)"):
+            stacks += 1
             held.append(line)
-            continue
-        if not (held and line.startswith("BrokenPipeError") and "pyspark/daemon" in held[-1]):
-            yield from held
-            held = [line] if line.startswith("Traceback (most recent call last)") else []
-            if not held and not line.startswith("WARNING: "):
-                yield line
+        elif held and line.startswith("  "):
+            held.append(line)
+        elif line.startswith("BrokenPipeError") and _of_workers(held):
+            stacks -= 1
+            if not stacks:
+                held.clear()
         else:
-            held = []
-    yield from held
+            yield from held
+            held.clear()
+            stacks = 0
+            if not line.startswith("WARNING: "):
+                yield line
+    if len(held) > stacks and not _of_workers(held):  # otherwise its writer was ended
+        yield from held
+
+
+def _of_workers(stacks: Iterable[str]) -> bool:
+    return any("pyspark/daemon" in line for line in stacks)
 
 
 class _Folder:
