@@ -1,12 +1,16 @@
-"""Apache Kafka 3.9, the last with ZooKeeper, and its ZooKeeper: each a process on 127.0.0.1."""
+"""Apache Kafka 3.9, the last with ZooKeeper, its ZooKeeper, and Kafka 4.1, which needs none.
+
+Each is a process on 127.0.0.1; ``any_kafka("4.1", folder)`` gives one of them, running.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clients.building import HERE
@@ -28,6 +32,8 @@ log4j.appender.stdout.layout.ConversionPattern=%p %m (%c)%n
 class _Server:
     """A Java process with a log file; ended with the ``with`` block, whatever happens."""
 
+    version = "3.9"
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -39,15 +45,22 @@ class _Server:
         return (self.folder / "output").read_text()
 
     def _run(self, main: str, properties: Mapping[str, object]) -> None:
-        logging = self.folder / "log4j.properties"
-        logging.write_text(_LOGGING)
-        config = self.folder / "server.properties"
-        config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        command = java(f"-Dlog4j.configuration=file:{logging}", "-cp", jars("kafka-3.9"), main)
+        command = self._command(main, self._configured(properties))
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(
-                [*command, config], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
+
+    def _configured(self, properties: Mapping[str, object]) -> Path:
+        config = self.folder / "server.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        return config
+
+    def _command(self, main: str, *arguments: str | Path) -> list[str | Path]:
+        logging = self.folder / "log4j.properties"
+        logging.write_text(_LOGGING)
+        libraries = jars(f"kafka-{self.version}")
+        return java(f"-Dlog4j.configuration=file:{logging}", "-cp", libraries, main, *arguments)
 
     def _alive(self) -> None:
         assert self.process is not None
@@ -104,6 +117,12 @@ class Kafka39(_Server):
             "broker.id": 0,
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "zookeeper.connect": f"127.0.0.1:{keeper.port}",
+            **self._common(data),
+        }
+
+    @staticmethod
+    def _common(data: Path) -> dict[str, object]:
+        return {
             "log.dirs": data,
             "log.segment.bytes": 100_000,
             "log.index.interval.bytes": 1000,
@@ -120,9 +139,9 @@ class Kafka39(_Server):
 
     def start(self) -> None:
         self._run("kafka.Kafka", self._properties)
-        until(self._listens, "Kafka 3.9", timeout=90)
+        until(self._listens, f"Kafka {self.version}", timeout=90)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        until(lambda: self._serves(admin), "Kafka 3.9", timeout=30)
+        until(lambda: self._serves(admin), f"Kafka {self.version}", timeout=30)
 
     def _serves(self, admin: AdminClient) -> bool:
         """Registered, and leading all that is on its disk."""
@@ -133,6 +152,7 @@ class Kafka39(_Server):
             return False
         led = {f"{t.topic}-{p.id}" for t in found.topics.values() for p in t.partitions.values()}
         on_disk = {path.parent.name for path in self._data.glob("*/partition.metadata")}
+        on_disk.discard("__cluster_metadata-0")  # the controllers' own
         leaders = {p.leader for t in found.topics.values() for p in t.partitions.values()}
         return bool(found.brokers) and led >= on_disk and leaders <= {0}
 
@@ -145,3 +165,43 @@ class Kafka39(_Server):
     def __enter__(self) -> Kafka39:
         self.start()
         return self
+
+
+class Kafka41(Kafka39):
+    """One node that is broker and controller."""
+
+    version = "4.1"
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        _Server.__init__(self, folder)
+        self._data = data
+        controller = free_port()
+        self._properties = {
+            "process.roles": "broker,controller",
+            "node.id": 0,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+            # Smaller segments than these are refused by now.
+            **self._common(data) | {"log.segment.bytes": 1 << 20},
+        }
+        config = self._configured(self._properties)
+        format_ = ("format", "-t", "dGlkZWxvZy10ZXN0cy0wMQ", "-c", config)
+        done = subprocess.run(
+            self._command("kafka.tools.StorageTool", *format_), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+VERSIONS = ("3.9", "4.1")
+
+
+@contextlib.contextmanager
+def any_kafka(version: str, folder: Path) -> Iterator[Kafka39]:
+    """A Kafka of one of ``VERSIONS``, with all that it needs."""
+    with contextlib.ExitStack() as stack:
+        if version == "4.1":
+            yield stack.enter_context(Kafka41(folder / "kafka", folder / "data"))
+            return
+        keeper = stack.enter_context(ZooKeeper(folder / "zookeeper"))
+        yield stack.enter_context(Kafka39(folder / "kafka", folder / "data", keeper))

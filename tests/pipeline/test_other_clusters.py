@@ -1,4 +1,4 @@
-"""The source on Apache Kafka: batches, streams, groups, and transactions, which it has."""
+"""Apache Kafka instead of tidelog: source, sink and loads, groups, and transactions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from clients.building import heavy
-from clients.kafka39 import Kafka39, ZooKeeper
+from clients.kafka39 import VERSIONS, Kafka39, any_kafka
+from cluster_support import read_all
 from confluent_kafka import Producer
 from filling import fill, make_topic
+from pipeline.lake.checking import check
 from stream_query import Query, numbered
 from waiting import until
 
+import tidelog.pipeline
 from tidelog.client.admin import delete_topics
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.groups import committed_offsets
@@ -23,14 +26,14 @@ from tidelog.errors import ApiError
 pytestmark = heavy("java", "mvn")
 
 
-def test_kafka_39(tmp_path: Path, spark: Any) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kafka(tmp_path: Path, spark: Any, version: str) -> None:
     """One Kafka for everything: it takes longer to start than the rest."""
-    with (
-        ZooKeeper(tmp_path / "zookeeper") as keeper,
-        Kafka39(tmp_path / "kafka", tmp_path / "data", keeper) as kafka,
-    ):
+    with any_kafka(version, tmp_path) as kafka:
         _plain(kafka, spark)
         _transactions(kafka, spark)
+        _loads(kafka, spark, tmp_path)
+        _sink(kafka, spark, tmp_path)
         _made_again(kafka)
 
 
@@ -98,6 +101,56 @@ def _transactions(kafka: Kafka39, spark: Any) -> None:
         .load()
     )
     assert frame.count() == 21
+
+
+def _loads(kafka: Kafka39, spark: Any, folder: Path) -> None:
+    def load(topic: str, to: str, **options: Any) -> int | None:
+        report = tidelog.pipeline.load(
+            topic, folder / to, bootstrap=kafka.bootstrap, spark=spark, **options
+        )
+        return report.rows if report.number is not None else None
+
+    fill(kafka.bootstrap, "load", numbered(0, 500), partitions=3, compression__type="zstd")
+    assert load("load", "lake") == 500
+    assert load("load", "lake") is None
+    fill(kafka.bootstrap, "load", numbered(500, 700), partitions=3, make=False)
+    live = tidelog.pipeline.read_lake(spark, folder / "lake", live=True)
+    assert sorted(int(row.value) for row in live.collect()) == list(range(700))
+    assert load("load", "lake") == 200
+    assert check(folder / "lake", kafka.bootstrap, "load") == 700
+    report = tidelog.pipeline.verify(folder / "lake")
+    assert report.ok and report.total("rows") == report.total("offsets") == 700
+    # 21 records were committed, 10 were not, and four markers are no records.
+    assert load("paid", "committed", kafka={"isolation.level": "read_committed"}) == 21
+    assert load("paid", "everything") == 31
+    report = tidelog.pipeline.verify(folder / "committed")
+    assert report.ok and (report.total("rows"), report.total("holes")) == (21, 14)
+    assert tidelog.pipeline.verify(folder / "everything").ok
+
+
+def _sink(kafka: Kafka39, spark: Any, folder: Path) -> None:
+    servers = {"kafka.bootstrap.servers": kafka.bootstrap}
+    make_topic(kafka.bootstrap, "sink", 3)
+    make_topic(kafka.bootstrap, "copy", 2)
+    rows = spark.range(1000).selectExpr("string(id) as key", "string(id) as value")
+    writer = rows.repartition(2).write.format("tidelog").options(**servers, topic="sink")
+    writer.mode("append").save()
+    stream = spark.readStream.format("tidelog").options(**servers, subscribe="sink")
+    query = (
+        stream.option("startingOffsets", "earliest")
+        .load()
+        .select("key", "value")
+        .writeStream.format("tidelog")
+        .options(**servers, topic="copy", checkpointLocation=str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    for topic, partitions in (("sink", 3), ("copy", 2)):
+        found = read_all(kafka.bootstrap, topic, range(partitions))
+        assert all(found.values())
+        values = sorted(number for part in found.values() for _, number in part)
+        assert values == list(range(1000)), topic
 
 
 def _made_again(kafka: Kafka39) -> None:

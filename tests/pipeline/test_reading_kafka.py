@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from clients.building import heavy
-from clients.kafka39 import Kafka39, ZooKeeper
+from clients.kafka39 import VERSIONS, Kafka39, any_kafka
 from clients.support import CODECS
 from confluent_kafka import Consumer, Producer, TopicPartition
 from filling import fill, make_topic
@@ -35,12 +35,10 @@ COMPACTED = {
 }
 
 
-def test_kafka_39(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kafka(tmp_path: Path, version: str) -> None:
     """One Kafka for everything: it takes longer to start than the rest."""
-    with (
-        ZooKeeper(tmp_path / "zookeeper") as keeper,
-        Kafka39(tmp_path / "kafka", tmp_path / "data", keeper) as kafka,
-    ):
+    with any_kafka(version, tmp_path) as kafka:
         check_codecs(kafka.bootstrap)
         check_transactions(kafka.bootstrap)
         check_compaction(kafka.bootstrap)

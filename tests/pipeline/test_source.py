@@ -308,7 +308,13 @@ def test_aborted_transactions_do_not_appear(spark: Any, tmp_path: Path) -> None:
 def stream(spark: Any, broker: LocalBroker, topic: str, checkpoint: str) -> Callable[..., Any]:
     """``stream(rows, startingOffsets=...)``: starts a query that appends its values to rows."""
 
-    def start(rows: list[Any], now: bool = True, of: LocalBroker = broker, **options: Any) -> Any:
+    def start(
+        rows: list[Any],
+        now: bool = True,
+        of: LocalBroker = broker,
+        trigger: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         reader = spark.readStream.format("tidelog")
         settings = {"kafka.bootstrap.servers": of.bootstrap, "subscribe": topic} | {
             name.replace("__", "."): value for name, value in options.items()
@@ -324,8 +330,8 @@ def stream(spark: Any, broker: LocalBroker, topic: str, checkpoint: str) -> Call
                 rows.extend((number, int(row.value)) for row in batch.select("value").collect())
 
         writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
-        trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
-        query = writer.trigger(**trigger).start()
+        usual = {"availableNow": True} if now else {"processingTime": "0 seconds"}
+        query = writer.trigger(**(trigger or usual)).start()
         if now:
             query.awaitTermination(100)
         return query
@@ -357,6 +363,13 @@ def test_available_now_in_batches_and_again_from_the_checkpoint(
     rows.clear()
     stream(rows, **options)
     assert sorted(value for _, value in rows) == list(range(10, 14))
+
+    # Trigger.Once: everything in one batch, whatever the limits are.
+    fill(broker.bootstrap, topic, hourly(24)[14:], partitions=2, make=False)
+    rows.clear()
+    stream(rows, trigger={"once": True}, **options)
+    assert sorted(value for _, value in rows) == list(range(14, 24))
+    assert len({number for number, _ in rows}) == 1
 
 
 def _lag(shown: Any) -> int:
@@ -403,21 +416,6 @@ def test_a_topic_that_was_made_again_stops_the_stream(
     assert sorted(value for _, value in rows) == list(range(10, 20))
     (lost,) = json.loads(query.recentProgress[0]["sources"][0]["endOffset"])["lost"]
     assert (lost["partition"], lost["from"], lost["until"]) == (0, 5, None)
-
-
-def test_a_checkpoint_of_sparks_own_connector_is_continued(
-    stream: Callable[..., Any], broker: LocalBroker, topic: str, checkpoint: str
-) -> None:
-    fill(broker.bootstrap, topic, hourly(10))
-    rows: list[tuple[int, int]] = []
-    stream(rows, startingOffsets="earliest")
-    offsets = Path(checkpoint) / "offsets" / "0"
-    lines = offsets.read_text().splitlines()
-    offsets.write_text("\n".join([*lines[:-1], json.dumps({topic: {"0": 6}})]))
-    (offsets.parent / ".0.crc").unlink(missing_ok=True)
-    rows.clear()
-    stream(rows)
-    assert sorted(value for _, value in rows) == [6, 7, 8, 9]
 
 
 def test_a_stream_of_ranges(stream: Callable[..., Any], broker: LocalBroker, topic: str) -> None:

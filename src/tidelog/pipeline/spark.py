@@ -120,7 +120,8 @@ def session(
         given["spark.driver.extraJavaOptions"] = " ".join(
             [_log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
         ).strip()
-        _start_java(given, log_level)
+        with contextlib.nullcontext() if local else _for_planners(folder.path):
+            _start_java(given, log_level)
     poll_in_py4j()
     conf = SparkConf()
     for key, value in given.items():
@@ -371,11 +372,37 @@ def _ship(spark: SparkSession, folder: Path) -> None:
         spark.sparkContext.addArchive(f"{_zip(name, folder)}#{name}")
 
 
-def _zip(module: str, folder: Path) -> Path:
+@contextlib.contextmanager
+def _for_planners(folder: Path) -> Iterator[None]:
+    """The environment of a JVM whose processes that plan streams find our packages.
+
+    They run on this machine, but with the Python of the executors, which need not have
+    tidelog, and without the archives.  Only our packages: all else is to be that Python's own.
+    """
+    path = folder / "packages"
+    path.mkdir()
+    for name in _MODULES:
+        (path / name).symlink_to(_root(name).absolute())
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(path), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _root(module: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise NotInstalled(f"the package {module} is not installed: pip install tidelog")
-    root = Path(next(iter(spec.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _zip(module: str, folder: Path) -> Path:
+    root = _root(module)
     path = folder / f"{module}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*")):

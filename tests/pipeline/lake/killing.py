@@ -15,6 +15,7 @@ from cli import spawn
 from filling import fill
 
 VICTIMS = ("driver", "jvm", "worker", "all")
+_PLANNER = "python_streaming_source_runner"  # of a continuous load; Spark does not replace it
 EVERY = ("--every", "0.001")
 CONTINUOUS = ("--continuous", "--interval", "0")
 
@@ -57,16 +58,18 @@ class Victim:
         assert self.process.stdout is not None
         return bool(self.process.stdout.readline())
 
-    def kill(self, victim: str) -> bool:
+    def kill(self, victim: str, dice: random.Random) -> bool:
         """Whether somebody was there to be killed."""
         below = {pid: command_of(pid) for pid in descendants(self.process.pid)}
         java = [pid for pid, text in below.items() if "java" in text.split(" ")[0]]
-        workers = [pid for pid, text in below.items() if "pyspark" in text and pid not in java]
+        python = [pid for pid, text in below.items() if "pyspark" in text and pid not in java]
+        workers = [pid for pid in python if below[pid].split()[-1] == "pyspark.worker"]
         chosen = {
             "driver": [self.process.pid],
             "jvm": java,
-            "worker": workers[-1:],
-            "all": [self.process.pid, *java, *workers],
+            "worker": [dice.choice(workers)] if workers else [],
+            "planner": [pid for pid in python if _PLANNER in below[pid]],
+            "all": [self.process.pid, *java, *python],
         }[victim]
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
@@ -107,11 +110,11 @@ def torment(
             more()
             # Not a wait: any moment will do.
             time.sleep(dice.random() * 0.7)
-            if running.kill(victim) and victim == "worker":
-                # Spark starts another one, and the load goes on as if nothing had happened.
+            if running.kill(victim, dice) and victim in ("worker", "planner"):
+                # Another one is started, and the load goes on as if nothing had happened.
                 for _ in range(2):
                     more()
-                    assert running.next_load(), "a dead worker ended the load"
+                    assert running.next_load(), f"a dead {victim} ended the load"
     finally:
         running.end()
 

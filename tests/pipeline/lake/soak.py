@@ -1,10 +1,10 @@
 """Kills of real loads for as long as you like.
 
-    PYTHONPATH=src:tests python -m pipeline.lake.soak --kills 100 [--seed N]
+    ./dev soak --lake [--kills 100] [--seed N]
 
 One lake and one topic take all of it: loads by ``--every`` and by ``--continuous`` in turn, and
-the driver, its JVM, a worker or all of them are killed.  After each kill the next load runs, and
-then ledger, files and topic are compared.
+the driver, its JVM, a worker, the process that plans, or all of them are killed.  After each kill
+the next load runs, and then ledger, files and topic are compared.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def main() -> None:
         make_topic(broker.bootstrap, "t", 3)
         lake = Path(folder) / "lake"
         for number in range(1, chosen.kills + 1):
-            victim = dice.choice(VICTIMS)
             how = dice.choice((EVERY, CONTINUOUS))
+            victim = dice.choice(VICTIMS if how == EVERY else (*VICTIMS, "planner"))
             torment(broker.bootstrap, "t", lake, [victim], dice, how)
             tidelog.pipeline.load("t", lake, bootstrap=broker.bootstrap)
             rows = check(lake, broker.bootstrap, "t")

@@ -113,7 +113,7 @@ def test_the_driver_dies_at_every_step(broker: LocalBroker, topic: str, lake: Pa
     ("how", "victims"),
     [
         (EVERY, ("worker", "driver or jvm or all")),
-        (CONTINUOUS, ("worker", "driver or jvm or all")),
+        (CONTINUOUS, ("worker or planner", "driver or jvm or all")),
     ],
     ids=["every", "continuous"],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from filling import fill
 from pipeline.lake.conftest import plain
@@ -79,6 +80,42 @@ def test_live_without_decoding(
     both = tidelog.pipeline.read_lake(spark, lake, live=True)
     assert both.where("value = 'b'").count() == 1
     assert both.count() == 11
+
+
+def with_pyarrow(lake: Path) -> list[dict[str, Any]]:
+    schema = tidelog.pipeline.lake_schema(lake)
+    return ds.dataset(lake, schema=schema).to_table(columns=["n", "late"]).to_pylist()
+
+
+def with_pandas(lake: Path) -> list[dict[str, Any]]:
+    import pandas as pd
+
+    schema = tidelog.pipeline.lake_schema(lake)
+    frame = pd.read_parquet(lake, columns=["n", "late"], schema=schema, dtype_backend="pyarrow")
+    rows: list[dict[str, Any]] = frame.astype(object).to_dict("records")
+    return [{name: None if pd.isna(cell) else cell for name, cell in row.items()} for row in rows]
+
+
+def with_duckdb(lake: Path) -> list[dict[str, Any]]:
+    import duckdb
+
+    files = f"read_parquet('{lake}/**/*.parquet', union_by_name = true, hive_partitioning = true)"
+    # The folders are columns, too.
+    rows = duckdb.sql(f"select n, late from {files} where partition in (0, 1)").fetchall()
+    return [{"n": n, "late": late} for n, late in rows]
+
+
+@pytest.mark.parametrize("reader", [with_pyarrow, with_pandas, with_duckdb])
+def test_readers_that_know_nothing_of_the_ledger(
+    broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, reader: Any
+) -> None:
+    pytest.importorskip(reader.__name__.removeprefix("with_"))
+    topic = filled([{"n": i} for i in range(10)] + ["bad"], partitions=2)
+    loads(topic, value="json", by="date(timestamp), partition")
+    fill(broker.bootstrap, topic, [{"n": 10, "late": "x"}], make=False)
+    assert loads(topic).rows == 1
+    rows = sorted(reader(lake), key=lambda row: row["n"])
+    assert rows == [*({"n": i, "late": None} for i in range(10)), {"n": 10, "late": "x"}]
 
 
 def test_nothing_to_read(filled: Filled, loads: Loads, lake: Path, spark: Any) -> None:

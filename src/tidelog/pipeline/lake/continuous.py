@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = f"{FOLDER}/checkpoints"
 _LOOK_SECONDS = 0.5
+_MOST_DEATHS, _LIVES_SECONDS = 3, 60.0  # so many queries in a row that live no longer
+_log = logging.getLogger(__name__)
 
 
 def run_continuous(
@@ -53,32 +56,47 @@ def run_continuous(
         batches = _Batches(loader, positions, report)
         # The rest of the last query of a process that died; the ledger knows what it did.
         loader.ledger.files.remove(CHECKPOINTS)
-        checkpoint = f"{CHECKPOINTS}/{uuid.uuid4().hex}"
-        reader = loader.spark.readStream.format("tidelog")
-        for name, value in batches.options().items():
-            reader = reader.option(name, value)
-        query = (
-            reader.load()
-            .writeStream.foreachBatch(batches.load)
-            .option("checkpointLocation", str(loader.options.root / checkpoint))
-            .queryName(f"tidelog load {uuid.uuid4().hex[:8]}")
-            .trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
-            .start()
-        )
-        try:
-            while not loader.stop.wait(_LOOK_SECONDS):
-                if not query.isActive:
-                    break
-            problem = batches.problem or query.exception()
-        finally:
-            query.stop()
-            with batches.at_work:  # Spark does not wait for our part of a batch
-                pass
-            loader.ledger.files.remove(checkpoint)
-        if problem is not None and not loader.stop.is_set():
+        clock = SystemClock()
+        deaths = 0
+        while True:
+            began = clock.monotonic()
+            problem = _run_query(loader, batches, seconds)
+            if problem is None or loader.stop.is_set():
+                return
             if isinstance(problem, LakeError):
                 raise problem
-            raise LakeError(f"the query ended: {reason_of(problem)}")
+            deaths = deaths + 1 if clock.monotonic() - began < _LIVES_SECONDS else 1
+            # Without an error in Python it was the process that plans which ended (killed, out of
+            # memory).  Spark starts tasks again, but not that one; another query is as good.
+            if deaths == _MOST_DEATHS or "Traceback" in str(problem):
+                raise LakeError(f"the query ended: {reason_of(problem)}")
+            _log.warning("the query ended, and another one begins: %s", reason_of(problem))
+
+
+def _run_query(loader: Loader, batches: _Batches, seconds: float) -> BaseException | None:
+    """One query, until it is to stop, or until it ends by itself: then why."""
+    checkpoint = f"{CHECKPOINTS}/{uuid.uuid4().hex}"
+    reader = loader.spark.readStream.format("tidelog")
+    for name, value in batches.options().items():
+        reader = reader.option(name, value)
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(batches.load)
+        .option("checkpointLocation", str(loader.options.root / checkpoint))
+        .queryName(f"tidelog load {uuid.uuid4().hex[:8]}")
+        .trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
+        .start()
+    )
+    try:
+        while not loader.stop.wait(_LOOK_SECONDS):
+            if not query.isActive:
+                break
+        return batches.problem or query.exception()
+    finally:
+        query.stop()
+        with batches.at_work:  # Spark does not wait for our part of a batch
+            pass
+        loader.ledger.files.remove(checkpoint)
 
 
 class _Batches:
