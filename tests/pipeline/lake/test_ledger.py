@@ -94,11 +94,25 @@ def test_loads_follow_each_other() -> None:
 def test_snapshots_are_a_short_cut() -> None:
     files = MemoryFiles()
     ledger = Ledger(files)
-    for _ in range(120):
+    for _ in range(220):
         state = load_once(ledger, rows=1)
-    assert sum(name.endswith(".snapshot.json") for name in files.names(FOLDER)) == 2
+    snapshots = [name for name in files.names(FOLDER) if name.endswith(".snapshot.json")]
+    assert [int(name.split(".")[0]) for name in snapshots] == [150, 200]
     del files.content[f"{FOLDER}/{7:020d}.json"]  # never read: the snapshot is newer
     assert Ledger(files).refresh() == state
+
+
+def test_what_is_not_there_is_not_published() -> None:
+    """A task wrote to a folder that only its machine has, or a file system has lost it."""
+    files = MemoryFiles()
+    load_once(Ledger(files))
+    ledger = Ledger(files)
+    ledger.recover()
+    ledger.begin("load")
+    with pytest.raises(LakeError, match=r"x.parquet.staged, and it is not there: nothing was"):
+        ledger.publish(Manifest(LOAD, "load", files=(FileEntry("x.parquet", 1, 1),)))
+    assert Ledger(files).refresh().number == 1
+    assert not files.names(STAGING)
 
 
 def test_a_crash_at_every_moment() -> None:

@@ -25,6 +25,7 @@ from tidelog.pipeline.lake.jobs import reason_of
 from tidelog.pipeline.lake.ledger import FOLDER, RangeEntry
 from tidelog.pipeline.lake.load import Loader
 from tidelog.pipeline.lake.options import LoadReport
+from tidelog.pipeline.lake.plan import Found
 from tidelog.pipeline.lake.spans import subtract
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
@@ -111,6 +112,8 @@ class _Batches:
         self._positions = positions
         self._report = report
         self._sizes: Sizes = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._begun = Found(())  # what was known before the first batch, for its manifest
         self._clock = SystemClock()
 
     def options(self) -> dict[str, str]:
@@ -118,14 +121,15 @@ class _Batches:
         loader = self._loader
         logs = self._positions.logs()
         loader.check_topics(logs)
-        ranges, _ = loader.find_ranges(self._positions, logs)
-        self._sizes = self._positions.sizes(logs, {part.place: part.start for part in ranges})
+        self._begun = loader.find_ranges(self._positions, logs)
+        first = {part.place: part.start for part in reversed(self._begun.ranges)}
+        self._sizes = self._positions.sizes(logs, first)
         starts: dict[str, dict[str, int]] = {}
-        first = {part.place: part.start for part in reversed(ranges)}
         for place, log in logs.extents.items():
             end = loader.ledger.state.end(place)
             known = log.end if end is None else min(max(end, log.start), log.end)
-            starts.setdefault(place.topic, {})[str(place.partition)] = first.get(place, known)
+            self._starts[place] = first.get(place, known)
+            starts.setdefault(place.topic, {})[str(place.partition)] = self._starts[place]
         return {
             **{f"kafka.{name}": value for name, value in loader.options.kafka.items()},
             "subscribe": ",".join(loader.source().topics.names),
@@ -161,12 +165,13 @@ class _Batches:
             for start, end in subtract((row.start, row.end), state.covered.get(row.place, ()))
         ]
         found = loader.load_ranges(
-            ranges,
-            self._lost(ranges),
+            Found(ranges, [*self._begun.lost, *self._lost(ranges)], self._begun.begins),
             self._sizes,
             ids,
             {"id": query or "", "batch": batch},
         )
+        if found.number is not None:
+            self._begun = Found(())
         if found.number is None:
             return
         compacted = loader.compact()
@@ -174,13 +179,15 @@ class _Batches:
         self._report(replace(found, compacted=compacted, seconds=seconds))
 
     def _lost(self, ranges: list[OffsetRange]) -> list[RangeEntry]:
-        """Where the source went on beyond the end of the ledger, the records between are gone."""
+        """Where the source went on beyond the end of the ledger, the records between are gone;
+        but what lies before the beginning of the query was left out, or is noted already."""
         first: dict[TopicPartition, int] = {}
         for row in ranges:
             first.setdefault(row.place, row.start)
         result = []
         for place, start in first.items():
             end = self._loader.ledger.state.end(place)
-            if end is not None and end < start and self._loader.options.on_loss == "skip":
+            end = max(end or 0, self._starts.get(place, 0))
+            if end < start and self._loader.options.on_loss == "skip":
                 result.append(RangeEntry(*place, end, start, rows=0, lost=((end, start),)))
         return result

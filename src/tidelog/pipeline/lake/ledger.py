@@ -7,7 +7,8 @@ readers of such folders pass over names that begin with an underscore.
 
     DIR/date=2026-01-01/20260101T120000-1f2e3d4c-00000-0.parquet      data, any depth of folders
     DIR/_tidelog/00000000000000000001.json            manifests, from 1, without a gap
-    DIR/_tidelog/00000000000000000050.snapshot.json   the state after manifest 50: a short cut
+    DIR/_tidelog/00000000000000000050.snapshot.json   the state after manifest 50: a short cut;
+                                                      the last two are kept
     DIR/_tidelog/staging/<load>/owner.json            a load that is under way, or that died
     DIR/_tidelog/staging/<load>/<name>.staged         its files, until they are published
     DIR/_tidelog/dead_letters/<name>.letters          records that did not decode (Parquet)
@@ -24,6 +25,8 @@ A manifest is one JSON object that is written once and never changed:
                 ``end`` is exclusive.  ``rows`` are in files, ``dead`` in letters, ``skipped``
                 nowhere; ``lost`` are spans that the topic no longer had or that were corrupt.
                 Offsets beyond these were no records: holes of compaction and transactions.
+    begins      partitions that had no records yet: [[topic, partition, offset]].  What comes
+                from there on and is deleted before the next load is lost
     files       what was added: [{path, rows, bytes, schema, parts}], ``schema`` an index into
                 ``schemas``, ``parts`` [[topic, partition, first, last, rows]]
     letters     the same for dead letters
@@ -81,7 +84,7 @@ FOLDER = "_tidelog"
 STAGING = f"{FOLDER}/staging"
 LETTERS = f"{FOLDER}/dead_letters"
 LOCK = f"{FOLDER}/lock"
-_SNAPSHOT_EVERY = 50
+_SNAPSHOT, _SNAPSHOT_EVERY = ".snapshot.json", 50
 # A load on another machine shows that it lives by touching its owner file.
 OWNER_PATIENCE_MS = 10 * 60_000
 
@@ -140,6 +143,7 @@ class Manifest:
     cluster: str | None = None
     topics: dict[str, str] = field(default_factory=dict)
     ranges: tuple[RangeEntry, ...] = ()
+    begins: tuple[tuple[str, int, int], ...] = ()
     files: tuple[FileEntry, ...] = ()
     letters: tuple[FileEntry, ...] = ()
     removed: tuple[str, ...] = ()
@@ -171,6 +175,7 @@ class Manifest:
             found[key] = tuple(_file(row) for row in found.get(key, ()))
         for key in ("removed", "schemas", "sent", "cleaned"):
             found[key] = tuple(found.get(key, ()))
+        found["begins"] = tuple(tuple(row) for row in found.get("begins", ()))
         return cls(**found)
 
 
@@ -190,11 +195,16 @@ class State:
     queries: dict[str, int] = field(default_factory=dict)  # the last batch of each
     unsent: tuple[int, ...] = ()  # manifests with letters that their topic has not yet
     rows: int = 0
+    begins: dict[TopicPartition, int] = field(default_factory=dict)
 
     def end(self, place: TopicPartition) -> int | None:
-        """One past the last offset that is here."""
+        """From where the next load goes on; None if it begins where the log does."""
         spans = self.covered.get(place)
-        return spans[-1][1] if spans else None
+        if spans:
+            return spans[-1][1]
+        if place not in self.begins and any(row.topic == place.topic for row in self.covered):
+            return 0  # the partition was added since
+        return self.begins.get(place)
 
     def after(self, manifest: Manifest) -> State:
         """The next state.  The only place where a manifest gets its meaning."""
@@ -229,11 +239,14 @@ class State:
             queries,
             tuple(unsent),
             self.rows + manifest.rows,
+            self.begins
+            | {TopicPartition(topic, number): at for topic, number, at in manifest.begins},
         )
 
     def encode(self) -> bytes:
         fields = asdict(self)
         fields["covered"] = [[*place, spans] for place, spans in self.covered.items()]
+        fields["begins"] = [[*place, at] for place, at in self.begins.items()]
         for key in ("files", "letters"):
             fields[key] = list(fields[key].values())
         return json.dumps({"format": FORMAT} | fields, ensure_ascii=False).encode()
@@ -244,6 +257,9 @@ class State:
         found["covered"] = {
             TopicPartition(topic, partition): _pairs(spans)
             for topic, partition, spans in found["covered"]
+        }
+        found["begins"] = {
+            TopicPartition(topic, number): at for topic, number, at in found.get("begins", ())
         }
         for key in ("files", "letters"):
             found[key] = {row["path"]: _file(row) for row in found[key]}
@@ -267,7 +283,7 @@ class Ledger:
         """Replay what has been published since; from the newest snapshot at first."""
         if self.state.number == 0:
             names = self.files.names(FOLDER)
-            for name in reversed([row for row in names if row.endswith(".snapshot.json")]):
+            for name in reversed([row for row in names if row.endswith(_SNAPSHOT)]):
                 self.state = State.decode(self.files.read(f"{FOLDER}/{name}"), name)
                 break
         while (manifest := self.manifest(self.state.number + 1)) is not None:
@@ -306,6 +322,13 @@ class Ledger:
 
     def publish(self, manifest: Manifest) -> State:
         """Make a manifest true, and then the folder like it; ``Overtaken`` if another was first."""
+        for entry in (*manifest.files, *manifest.letters):
+            if not self.files.exists(f"{STAGING}/{manifest.load}/{entry.staged}"):
+                self.abandon(manifest.load)
+                raise LakeError(
+                    f"a task has written {entry.staged}, and it is not there: nothing was "
+                    "published; is the destination on a file system that all executors share?"
+                )
         state = self._create(manifest)
         self._settle(replace(manifest, number=state.number))
         return state
@@ -333,7 +356,10 @@ class Ledger:
                 )
         self.state = self.state.after(manifest)
         if manifest.number % _SNAPSHOT_EVERY == 0:
-            self.files.create(_name(manifest.number, ".snapshot.json"), self.state.encode())
+            self.files.create(_name(manifest.number, _SNAPSHOT), self.state.encode())
+            # Each holds all files: kept for ever, they would outgrow the data.  One stays for
+            # those who are just about to read it.
+            self.files.remove(_name(manifest.number - 2 * _SNAPSHOT_EVERY, _SNAPSHOT))
         return self.state
 
     def _settle(self, manifest: Manifest) -> None:

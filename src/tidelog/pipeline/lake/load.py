@@ -47,6 +47,7 @@ from tidelog.pipeline.lake.ledger import (
     RangeEntry,
 )
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
+from tidelog.pipeline.lake.plan import Found
 from tidelog.pipeline.lake.results import file_entries, range_entries
 from tidelog.pipeline.lake.schemas import (
     Conflict,
@@ -178,21 +179,21 @@ class Loader:
             self.check_cluster(positions)
             logs = positions.logs()
             self.check_topics(logs)
-            ranges, lost = self.find_ranges(positions, logs)
-            sizes = positions.sizes(logs, {part.place: part.start for part in ranges})
-        report = self.load_ranges(ranges, lost, sizes, logs.ids)
+            found = self.find_ranges(positions, logs)
+            sizes = positions.sizes(logs, {part.place: part.start for part in found.ranges})
+        report = self.load_ranges(found, sizes, logs.ids)
         compacted = self.compact()
         return replace(report, seconds=time.monotonic() - began, compacted=compacted)
 
     def load_ranges(
         self,
-        ranges: Sequence[OffsetRange],
-        lost: Sequence[RangeEntry],
+        found: Found,
         sizes: Sizes,
         ids: Mapping[str, bytes],
         query: dict[str, Any] | None = None,
     ) -> LoadReport:
         """Read these ranges, which are not in the destination, and publish them."""
+        ranges, lost, begins = found
         if not ranges and not lost:
             return LoadReport(None)
         started = self._clock.now_ms()
@@ -225,6 +226,7 @@ class Loader:
                         key=lambda row: (row.topic, row.partition, row.start),
                     )
                 ),
+                begins=begins,
                 removed=change.removed,
                 schema=schema,
                 settings=settings,
@@ -360,20 +362,18 @@ class Loader:
                     "offsets are other records now; load it into another directory"
                 )
 
-    def find_ranges(
-        self, positions: Positions, logs: Logs
-    ) -> tuple[list[OffsetRange], list[RangeEntry]]:
-        """What is to be read, and what is lost."""
-        return self._there(self._wanted(positions, logs), logs)
-
-    def _wanted(self, positions: Positions, logs: Logs) -> dict[TopicPartition, tuple[Span, ...]]:
+    def find_ranges(self, positions: Positions, logs: Logs) -> Found:
+        """What is to be read, what is lost, and where the others begin."""
+        state = self.ledger.state
         first = last = None
         if self.options.start is not None:
             first = positions.resolve(Where("--from", self.options.start), self.options.start, logs)
             _check_absolute(self.options.start, first, logs.extents)
         if self.options.until is not None:
             last = positions.resolve(Where("--until", self.options.until), self.options.until, logs)
-        return plan.wanted(self.ledger.state, logs.extents, first, last)
+        spans = plan.wanted(state, logs.extents, first, last)
+        begins = plan.beginnings(state, logs.extents, last, spans)
+        return Found(*self._there(spans, logs), begins)
 
     def _there(
         self, spans: Mapping[TopicPartition, Sequence[Span]], logs: Logs

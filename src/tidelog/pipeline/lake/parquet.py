@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelog.pipeline.lake.files import sync_folder
 from tidelog.pipeline.lake.schemas import to_spark_json
 from tidelog.pipeline.lake.values import conform
 from tidelog.pipeline.ranges import HEADERS, OffsetRange
@@ -151,11 +152,13 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: str, value: str) -
 
 
 def sync_file(path: Path) -> None:
+    """Safe on disk, and so is its name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _grown(batch: pa.RecordBatch, kind: pa.StructType) -> pa.RecordBatch:

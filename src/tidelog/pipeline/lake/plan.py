@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
@@ -14,6 +15,14 @@ from tidelog.pipeline.planner import DEFAULT_BYTES_PER_OFFSET, Sizes, cut
 from tidelog.pipeline.ranges import OffsetRange
 
 _LEAST_TASK_BYTES = 8 << 20
+
+
+class Found(NamedTuple):
+    """What a load has to do; the fields are as in a manifest."""
+
+    ranges: Sequence[OffsetRange]
+    lost: Sequence[RangeEntry] = ()
+    begins: tuple[tuple[str, int, int], ...] = ()
 
 
 def wanted(
@@ -40,6 +49,24 @@ def wanted(
         end = log.end if last is None else min(last[place], log.end)
         result[place] = subtract((start, end), state.covered.get(place, ()))
     return {place: spans for place, spans in result.items() if spans}
+
+
+def beginnings(
+    state: State,
+    logs: Mapping[TopicPartition, Extent],
+    last: Mapping[TopicPartition, int] | None,
+    spans: Mapping[TopicPartition, Sequence[Span]],
+) -> tuple[tuple[str, int, int], ...]:
+    """Partitions that have nothing to load yet, and where they begin.
+
+    If this were not noted, records that came and were deleted between two loads would be lost
+    and nobody would know.
+    """
+    return tuple(
+        (*place, log.end if last is None else max(log.start, min(last[place], log.end)))
+        for place, log in sorted(logs.items())
+        if place not in spans and place not in state.covered and place not in state.begins
+    )
 
 
 def without_lost(
