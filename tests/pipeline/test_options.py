@@ -100,7 +100,6 @@ def test_client_settings() -> None:
             "kafka.group.id": "billing",
             "kafka.fetch.max.bytes": "1000",
             "kafka.max.partition.fetch.bytes": "2000",
-            "kafka.fetch.min.bytes": "3",
             "kafka.fetch.max.wait.ms": "4",
             "subscribe": "not the client's business",
         }
@@ -110,7 +109,7 @@ def test_client_settings() -> None:
     assert client.read_committed
     assert client.group_id == "billing"
     assert (client.fetch_max_bytes, client.partition_max_bytes) == (1000, 2000)
-    assert (client.fetch_min_bytes, client.fetch_max_wait_ms) == (3, 4)
+    assert client.fetch_max_wait_ms == 4
     assert client.cluster().bootstrap == [("a", 1)]
 
 

@@ -74,8 +74,7 @@ UNDERSTOOD = {
     "socket.connection.setup.timeout.ms": "how long to wait for a connection",
     "fetch.max.bytes": "at most so much in one answer,",
     "max.partition.fetch.bytes": "and so much of one partition",
-    "fetch.min.bytes": "a broker waits until there is so much,",
-    "fetch.max.wait.ms": "or until this time has passed",
+    "fetch.max.wait.ms": "how long a broker waits for records that are not there yet",
 }
 
 # What Spark's connector refuses as well, and what to write instead.

@@ -62,7 +62,6 @@ class ClientOptions:
     group_id: str | None = None
     fetch_max_bytes: int = 50 * 1024 * 1024
     partition_max_bytes: int = 4 * 1024 * 1024  # max.partition.fetch.bytes
-    fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold passwords
 
@@ -116,7 +115,6 @@ class ClientOptions:
             group_id=settings.get("group.id") or None,
             fetch_max_bytes=number("fetch.max.bytes", own.fetch_max_bytes, 1),
             partition_max_bytes=number("max.partition.fetch.bytes", own.partition_max_bytes, 1),
-            fetch_min_bytes=number("fetch.min.bytes", own.fetch_min_bytes, 0),
             fetch_max_wait_ms=number("fetch.max.wait.ms", own.fetch_max_wait_ms, 0),
             settings=tuple(sorted(settings.items())),
         )

@@ -32,7 +32,7 @@ def test_columns_that_come_later(
 ) -> None:
     topic = filled([{"n": i} for i in range(20)], partitions=2)
     assert loads(topic, value="json").rows == 20
-    more = [{"n": i + 0.5, "who": f"u{i}", "offset": i} for i in range(20)]
+    more = [{"n": i + 0.5, "who": f"u{i}", "offset": i, "odd `name`": i} for i in range(20)]
     fill(broker.bootstrap, topic, more, partitions=2, make=False)
     assert loads(topic).rows == 20  # the destination knows that values are JSON
     frame = tidelog.pipeline.read_lake(spark, lake)
@@ -40,6 +40,7 @@ def test_columns_that_come_later(
     assert dict(frame.dtypes)["n"] == "double"  # whole numbers are widened
     assert frame.where("who is null").count() == 20
     assert frame.where("n = 3.5 and who = 'u3' and value_offset = 3").count() == 1
+    assert frame.where("`odd ``name``` = 3").count() == 1
     # Readers that look into the first file only are told the columns.
     table = ds.dataset(lake, schema=tidelog.pipeline.lake_schema(lake)).to_table()
     assert sum(who is not None for who in table["who"].to_pylist()) == 20

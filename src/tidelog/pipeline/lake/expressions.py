@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidelog.client.cluster import TopicPartition
+from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow, run
 from tidelog.pipeline.lake.layout import BY_PREFIX
@@ -91,7 +92,9 @@ def _with_folders(records: DataFrame, job: WriteJob) -> DataFrame:
     frame = records
     if VALUES in records.columns:
         fields = records.schema[VALUES].dataType.names
-        frame = frame.select("*", *[f.col(f"{VALUES}.`{name}`").alias(name) for name in fields])
+        frame = frame.select(
+            "*", *[f.col(f"{VALUES}.{quote(name)}").alias(name) for name in fields]
+        )
     folders = {i: part for i, part in enumerate(job.parts) if not part.built_in}
     for i, part in folders.items():
         try:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.client.cluster import TOPIC_GONE, TopicPartition, check_topic
+from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
 from tidelog.pipeline.lake.layout import Part, parse_by
@@ -115,12 +116,12 @@ def _columns(frame: DataFrame, wanted: Any, parts: tuple[Part, ...]) -> DataFram
 
     there = set(frame.columns)
     columns = [
-        (f.col(f"`{row.name}`") if row.name in there else f.lit(None))
+        (f.col(quote(row.name)) if row.name in there else f.lit(None))
         .cast(row.dataType)
         .alias(row.name)
         for row in wanted
     ]
-    columns += [f.col(f"`{part.name}`") for part in parts]
+    columns += [f.col(quote(part.name)) for part in parts]
     return frame.select(*columns)
 
 
@@ -173,7 +174,7 @@ def _topic(
 def _named(name: str, types: dict[str, Any]) -> Column:
     from pyspark.sql import functions as f
 
-    return f.col(f"`{name}`").cast(types[name]).alias(name)
+    return f.col(quote(name)).cast(types[name]).alias(name)
 
 
 def _or(value: int | None, other: int) -> int:
