@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidelog.pipeline.lake.compact import rows_of_file
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.layout import divide, needs_spark, parse_by, stored_columns
+from tidelog.pipeline.lake.ledger import FileEntry
+from tidelog.pipeline.lake.schemas import from_spark_json
 from tidelog.pipeline.lake.writing import RANGE, WriteJob, write_rows
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import OffsetRange
@@ -130,9 +133,13 @@ def rows(keys: list[str], start: int = 0, size: int = 1) -> pa.RecordBatch:
     )
 
 
+def job_of(lake: Path, **options: Any) -> WriteJob:
+    client = ClientOptions("localhost:9092")
+    return WriteJob(client, str(lake), "load", "stamp", parts=parse_by("key"), **options)
+
+
 def write(lake: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> dict[str, Any]:
-    job = WriteJob(ClientOptions("localhost:9092"), str(lake), "load", "stamp",
-                   parts=parse_by("key"), **options)  # fmt: skip
+    job = job_of(lake, **options)
     job.staging.mkdir(parents=True)
     return write_rows(job, 0, (OffsetRange("t", 0, 0, 10_000),), batches)
 
@@ -146,6 +153,18 @@ def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:
     assert [row["parts"] for row in found["letters"]] == [[["t", 0, 1, 1, 1]]]
     found = write(tmp_path / "b", [rows(["ä" * 200])], errors="fail")
     assert "t-0@0: the name of its folder would be too long" in found["error"]
+
+
+def test_files_of_large_rows_are_merged_in_small_pieces(tmp_path: Path) -> None:
+    """Files that compress well are many times as large in memory."""
+    count, size = 300, 200_000
+    batches = [rows(["k"] * 100, start=start, size=size) for start in range(0, count, 100)]
+    (found,) = write(tmp_path, batches, compression="zstd")["files"]
+    assert found["bytes"] < count * size // 10
+    job = job_of(tmp_path)
+    entry = FileEntry(found["path"], found["rows"], found["bytes"])
+    pieces = [batch.nbytes for batch in rows_of_file(job, entry, from_spark_json(found["schema"]))]
+    assert sum(pieces) > count * size and max(pieces) < count * size // 3
 
 
 def test_a_folder_of_few_rows_does_not_hold_the_memory_of_all(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +238,16 @@ def test_local_files(tmp_path: Path) -> None:
     files.remove("c")
     files.remove("c")
     assert files.names("") == ["a"]
+
+
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    with pytest.raises(LakeError, match=r"hard link.*use a local disk or NFS"):
+        LocalFiles(tmp_path).create("x", b"")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_lock_is_refused_or_waited_for(tmp_path: Path) -> None:

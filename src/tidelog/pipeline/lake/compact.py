@@ -26,7 +26,7 @@ from tidelog.text import plural
 FANOUT = 8
 _SMALLEST = 16 << 10  # all below are of one size
 _ROW_GROUP_BYTES = 64 << 20
-_BATCH_ROWS = 64 << 10
+_BATCH_ROWS, _BATCH_BYTES = 64 << 10, 16 << 20
 
 
 class Inexact(LakeError):
@@ -82,7 +82,7 @@ def write_again(job: WriteJob, name: str, entries: Sequence[FileEntry]) -> dict[
     ):
         pending: list[pa.RecordBatch] = []
         for entry in entries:
-            for batch in _read(job, entry, schema):
+            for batch in rows_of_file(job, entry, schema):
                 rows += batch.num_rows
                 pending.append(batch)
                 if sum(row.nbytes for row in pending) >= _ROW_GROUP_BYTES:
@@ -116,10 +116,15 @@ def _names(job: WriteJob, entry: FileEntry) -> list[str]:
     return names
 
 
-def _read(job: WriteJob, entry: FileEntry, schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+def rows_of_file(job: WriteJob, entry: FileEntry, schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+    """The rows of a file, with the columns and types of a schema."""
     kind = pa.struct(schema)
     with pq.ParquetFile(_path(job, entry)) as file:
-        for batch in file.iter_batches(_BATCH_ROWS):
+        # Few of large rows: a file that compresses well is many times as large in memory.
+        groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+        size = max(1, sum(group.total_byte_size for group in groups))
+        most = max(1, file.metadata.num_rows * _BATCH_BYTES // size)
+        for batch in file.iter_batches(min(most, _BATCH_ROWS)):
             try:
                 rows = conform(batch.to_struct_array(), kind)
             except pa.ArrowInvalid as error:

@@ -93,6 +93,14 @@ class LocalFiles:
             os.link(draft, target)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            raise LakeError(
+                f"{self.root}: this file system cannot give a file a second name (a hard link), "
+                "which a ledger needs so that two loads never take the same step; use a local "
+                "disk or NFS"
+            ) from error
         finally:
             draft.unlink()
         sync_folder(target.parent)
