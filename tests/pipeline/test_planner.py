@@ -206,6 +206,23 @@ def test_a_topic_that_is_gone_is_lost_only_if_the_user_still_wants_it() -> None:
     assert not follow(start, now, {"t": False}, from_pattern=False).lost
 
 
+def test_a_topic_that_was_out_of_sight_goes_on_where_it_was() -> None:
+    """A broker that has just started may not know of it yet; nothing is read twice then."""
+    found = follow(at({T0: 5, T1: 7}), Logs({}, {}), {"t": True}, from_pattern=False)
+    assert found.gone == {T0: 5, T1: 7}
+    hidden = StreamOffset({}, {"t": OLD}, gone=found.gone)
+    again = follow(hidden, Logs({}, {}), {"t": True}, from_pattern=False)
+    assert again.gone == hidden.gone and not again.lost  # told once is enough
+    assert not follow(hidden, Logs({}, {}), {"t": False}, from_pattern=False).gone
+    back = follow(hidden, logs({T0: (6, 9), T1: (0, 9)}), {"t": True}, from_pattern=False)
+    assert back.begins == back.began == {T0: 6, T1: 7}
+    assert back.lost == (Lost(T0, 5, 6, DELETED),) and not back.gone
+    other = follow(hidden, logs({T0: (0, 9)}, NEW), {"t": True}, from_pattern=False)
+    assert other.begins == {T0: 0} and not other.gone
+    unknown = follow(at({T0: 5}, bytes(16)), Logs({}, {}), {"t": True}, from_pattern=False)
+    assert not unknown.gone  # without an id it might be another one that comes
+
+
 def test_without_ids_nothing_is_guessed() -> None:
     start = StreamOffset({T0: 5}, {})
     assert not follow(start, logs({T0: (0, 9)}, NEW), {}, from_pattern=False).lost
@@ -219,6 +236,7 @@ _events = st.one_of(
     st.tuples(st.just("grow"), st.just(0), st.just(0)),
     st.tuples(st.just("replace"), st.integers(1, 3), st.just(0)),
     st.tuples(st.just("step"), st.just(0), st.integers(1, 40)),
+    st.tuples(st.just("hide"), st.just(0), st.integers(1, 40)),
 )
 
 
@@ -230,12 +248,13 @@ def test_whatever_happens_each_record_is_read_once_or_reported(events: list[tupl
     read: Counter[tuple[int, int, int]] = Counter()
     lost: set[tuple[int, int, int]] = set()
 
-    def step(limit: int | None) -> None:
+    def step(limit: int | None, hidden: bool = False) -> None:
         nonlocal offset
         now = logs(
             {TopicPartition("t", i): (start, end) for i, (start, end) in extents.items()},
             topic_id.to_bytes(16, "big"),
         )
+        now = Logs({}, {}) if hidden else now
         found = follow(offset, now, {"t": True}, from_pattern=False)
         ends = advance(
             found.begins,
@@ -244,7 +263,8 @@ def test_whatever_happens_each_record_is_read_once_or_reported(events: list[tupl
             max_offsets=limit,
             max_bytes=None,
         )
-        after = StreamOffset(ends, now.ids, found.began, found.lost)
+        ids = now.ids or offset.ids
+        after = StreamOffset(ends, ids, found.began, found.lost, gone=found.gone)
         # Both go through Spark's json, as in a query that is restarted in between.
         first, last = (
             StreamOffset.from_json(json.loads(json.dumps(row.to_json()))) for row in (offset, after)
@@ -268,8 +288,8 @@ def test_whatever_happens_each_record_is_read_once_or_reported(events: list[tupl
         elif kind == "replace":
             topic_id += 1
             extents = {i: [0, 0] for i in range(number)}
-        elif kind == "step":
-            step(amount)
+        elif kind in ("step", "hide"):
+            step(amount, hidden=kind == "hide")
     step(None)
     assert all(count == 1 for count in read.values())
     assert not lost & read.keys()

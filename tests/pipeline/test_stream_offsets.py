@@ -26,7 +26,8 @@ def stream_offsets(draw: st.DrawFn) -> StreamOffset:
     began = draw(offsets)
     unique = draw(st.lists(losses, max_size=3, unique_by=lambda row: (row.place, row.start)))
     lost = tuple(sorted(unique, key=lambda row: (row.place, row.start)))
-    return StreamOffset(rows, ids, began, lost, draw(st.booleans()))
+    gone = {place: at for place, at in draw(offsets).items() if place.topic in ids}
+    return StreamOffset(rows, ids, began, lost, draw(st.booleans()), gone)
 
 
 @given(stream_offsets())
@@ -47,6 +48,7 @@ def test_one_state_has_one_text(offset: StreamOffset, random: object) -> None:
         shuffled(dict(offset.began)),
         tuple(reversed(offset.lost)),
         offset.initial,
+        shuffled(dict(offset.gone)),
     )
     assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
     assert other.same_place(offset)

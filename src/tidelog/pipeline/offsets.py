@@ -9,7 +9,9 @@
 made again has another id, and then the old offsets mean nothing.  ``began`` and ``lost`` tell
 what happened between the offset before and this one: partitions that were found, and where
 they began; ranges that could not be read, because nobody has them any more.  With them a batch
-that Spark repeats is planned as it was planned at first.
+that Spark repeats is planned as it was planned at first.  ``gone``, written as ``topics``, are
+partitions that could not be found: should they come back, the stream goes on where it was, and
+does not read all of them again.
 
 Spark compares offsets as texts, so one state has one text: keys are sorted, partitions by
 number, and what is empty is left out.  A checkpoint of Spark's own Kafka connector
@@ -62,10 +64,12 @@ class StreamOffset:
     # The position of a new query.  It differs from the same position as an end, so that Spark
     # writes it down at once: "latest" must not mean something later after a restart.
     initial: bool = False
+    gone: Offsets = field(default_factory=dict)  # their topics' ids are in ``ids``
 
     def same_place(self, other: StreamOffset) -> bool:
         """Nothing lies between the two."""
-        return dict(self.offsets) == dict(other.offsets) and dict(self.ids) == dict(other.ids)
+        mine, theirs = ((row.offsets, row.ids, row.gone) for row in (self, other))
+        return [dict(row) for row in mine] == [dict(row) for row in theirs]
 
     def id_of(self, topic: str) -> bytes:
         return self.ids.get(topic, ZERO_UUID)
@@ -73,12 +77,9 @@ class StreamOffset:
     # -- json -------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        result: dict[str, Any] = {"version": VERSION, "topics": {}}
-        for topic, rows in _by_topic(self.offsets).items():
-            found: dict[str, Any] = {}
-            if self.id_of(topic) != ZERO_UUID:
-                found["id"] = uuid_text(self.ids[topic])
-            result["topics"][topic] = found | {"offsets": rows}
+        result: dict[str, Any] = {"version": VERSION, "topics": self._with_ids(self.offsets)}
+        if self.gone:
+            result["gone"] = self._with_ids(self.gone)
         if self.began:
             result["began"] = _by_topic(self.began)
         if self.lost:
@@ -94,6 +95,14 @@ class StreamOffset:
             ]
         if self.initial:
             result["initial"] = True
+        return result
+
+    def _with_ids(self, offsets: Offsets) -> dict[str, Any]:
+        result = {}
+        for topic, rows in _by_topic(offsets).items():
+            known = self.id_of(topic) != ZERO_UUID
+            found = {"id": uuid_text(self.ids[topic])} if known else {}
+            result[topic] = {**found, "offsets": rows}
         return result
 
     @classmethod
@@ -117,12 +126,12 @@ class StreamOffset:
 
     @classmethod
     def _read(cls, value: Mapping[str, Any]) -> StreamOffset:
-        topics = value["topics"]
+        topics, gone = value["topics"], value.get("gone", {})
         return cls(
             dict(_flat((topic, row["offsets"]) for topic, row in topics.items())),
             {
                 topic: parse_uuid(row["id"]) if "id" in row else ZERO_UUID
-                for topic, row in topics.items()
+                for topic, row in [*gone.items(), *topics.items()]
             },
             dict(_flat(value.get("began", {}).items())),
             tuple(
@@ -135,6 +144,7 @@ class StreamOffset:
                 for row in value.get("lost", ())
             ),
             bool(value.get("initial", False)),
+            dict(_flat((topic, row["offsets"]) for topic, row in gone.items())),
         )
 
 

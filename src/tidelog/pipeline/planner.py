@@ -49,6 +49,7 @@ class Continuation:
     begins: Offsets
     began: Offsets
     lost: tuple[Lost, ...]
+    gone: Offsets = field(default_factory=dict)
 
 
 def follow(
@@ -60,14 +61,18 @@ def follow(
     user has left out is not lost.  A partition that the stream did not know begins at the
     start of its log.  If that is not zero, records were deleted that the stream should have
     seen; but a topic that the user has just added to ``subscribe`` begins wherever it begins.
+    One that was gone and is there again, the same by its id, goes on where it was.
     """
     begins: dict[TopicPartition, int] = {}
     began: dict[TopicPartition, int] = {}
     lost: list[Lost] = []
-    known_topics = {place.topic for place in start.offsets}
+    known_topics = {place.topic for place in (*start.offsets, *start.gone)}
     for place, log in sorted(logs.extents.items()):
         position = start.offsets.get(place)
         same = same_topic(start.id_of(place.topic), logs.ids.get(place.topic, ZERO_UUID))
+        if same and place in start.gone:
+            position = start.gone[place]
+            began[place] = min(max(position, log.start), log.end)
         if position is not None and same:
             begins[place] = min(max(position, log.start), log.end)
             if position < log.start:
@@ -80,13 +85,17 @@ def follow(
         begins[place] = began[place] = log.start
         if log.start > 0 and (place.topic in known_topics or from_pattern):
             lost.append(Lost(place, 0, log.start, DELETED))
-    for place, position in sorted(start.offsets.items()):
+    gone: dict[TopicPartition, int] = {}
+    for place, position in sorted({**start.gone, **start.offsets}.items()):
         if place in logs.extents or not wanted.get(place.topic, False):
             continue
         same = same_topic(start.id_of(place.topic), logs.ids.get(place.topic, ZERO_UUID))
         replaced = place.topic in logs.ids and not same
-        lost.append(Lost(place, position, None, TOPIC_REPLACED if replaced else TOPIC_GONE))
-    return Continuation(begins, began, tuple(lost))
+        if place in start.offsets:
+            lost.append(Lost(place, position, None, TOPIC_REPLACED if replaced else TOPIC_GONE))
+        if not replaced and start.id_of(place.topic) != ZERO_UUID:
+            gone[place] = position  # without an id nobody could tell whether it is the same one
+    return Continuation(begins, began, tuple(lost), gone)
 
 
 # -- how much -------------------------------------------------------------------

@@ -103,18 +103,20 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             logs = _up_to(logs, self._target)
         topics = self.options.topics
-        wanted = {place.topic: topics.wants(place.topic) for place in before.offsets}
+        known = (*before.offsets, *before.gone)
+        wanted = {place.topic: topics.wants(place.topic) for place in known}
         found = follow(before, logs, wanted, from_pattern=bool(topics.pattern))
         self.lose(found.lost)
         ends = {place: max(begin, logs.extents[place].end) for place, begin in found.begins.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(found.begins, ends, logs)
-        used = {place.topic for place in ends}
+        used = {place.topic for place in (*ends, *found.gone)}
         after = StreamOffset(
             ends,
-            {topic: topic_id for topic, topic_id in logs.ids.items() if topic in used},
+            {topic: logs.ids.get(topic, before.id_of(topic)) for topic in sorted(used)},
             found.began,
             found.lost,
+            gone=found.gone,
         )
         happened = found.lost or found.began or before.initial or not after.same_place(before)
         return after.to_json() if happened else start
