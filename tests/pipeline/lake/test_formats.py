@@ -162,11 +162,11 @@ def test_folders_by_any_expression(
 ) -> None:
     values = [json.dumps({"country": "de" if i % 3 else "fr", "n": i}) for i in range(90)]
     topic = filled([*values, "bad"], partitions=3)
-    report = loads(topic, value="json", by="upper(country) as land, n % 2 as odd, topic")
+    report = loads(topic, value="json", by="upper(country) as country, n % 2 as odd, topic")
     assert (report.rows, report.dead) == (90, 1)
-    assert sorted(path.name for path in lake.glob("land=*")) == ["land=DE", "land=FR"]
-    assert spark.read.parquet(str(lake)).where("land = 'FR' and odd = 0").count() == 15
+    assert sorted(path.name for path in lake.glob("country=*")) == ["country=DE", "country=FR"]
+    assert spark.read.parquet(str(lake)).where("country = 'FR' and odd = 0").count() == 15
     assert verify(lake).ok
-    assert tidelog.pipeline.read_lake(spark, lake).where("land = 'DE'").count() == 60
+    assert tidelog.pipeline.read_lake(spark, lake).where("value_country = 'de'").count() == 60
     with pytest.raises(LakeError, match=r"--by nonsense\(n\): "):
         loads(topic, tmp_path / "x", value="json", by="nonsense(n) as x")

@@ -109,6 +109,13 @@ def test_times_that_are_text() -> None:
         new_year, new_year, nothing, nothing]  # fmt: skip
 
 
+def test_a_field_of_the_value_as_a_folder() -> None:
+    """Its column has another name then: the folder has taken it."""
+    assert folders("user", value_user=["anna", "ben"]) == ["user=anna", "user=ben"]
+    assert folders("date(at) as At", value_at=["2026-01-01"]) == ["At=2026-01-01"]
+    assert folders("user", value_other=["x"]) == ["user=__HIVE_DEFAULT_PARTITION__"]
+
+
 def test_objects_and_lists_as_folders() -> None:
     assert folders("a", a=[{"b": 1}, None]) == [
         "a=%7B%22b%22%3A 1%7D", "a=__HIVE_DEFAULT_PARTITION__"]  # fmt: skip

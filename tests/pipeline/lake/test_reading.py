@@ -60,8 +60,8 @@ def test_small_files_are_merged(
 def test_lake_and_topic_as_one(
     broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
 ) -> None:
-    topic = filled([{"n": i} for i in range(50)], partitions=3)
-    loads(topic, value="json", by="date(timestamp), partition", until="10")
+    topic = filled([{"n": i, "odd": f"{i % 2 == 1}"} for i in range(50)], partitions=3)
+    loads(topic, value="json", by="date(timestamp), partition, odd", until="10")
     both = tidelog.pipeline.read_lake(spark, lake, live=True)
     assert sorted(row.n for row in both.select("n").collect()) == list(range(50))
     assert tidelog.pipeline.read_lake(spark, lake).count() == 30
@@ -69,6 +69,7 @@ def test_lake_and_topic_as_one(
     both = tidelog.pipeline.read_lake(spark, lake, live=True)
     assert sorted(row.n for row in both.select("n").collect()) == list(range(52))
     assert both.where("partition = 2").count() == 16
+    assert both.where("odd = 'True'").count() == 25
 
 
 def test_live_without_decoding(

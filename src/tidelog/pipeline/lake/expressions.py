@@ -17,7 +17,7 @@ from tidelog.client.cluster import TopicPartition
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow, run
-from tidelog.pipeline.lake.layout import BY_PREFIX
+from tidelog.pipeline.lake.layout import BY_PREFIX, renamed_fields
 from tidelog.pipeline.lake.schemas import to_spark_json
 from tidelog.pipeline.lake.spans import overlap, union
 from tidelog.pipeline.lake.writing import (
@@ -95,6 +95,8 @@ def _with_folders(records: DataFrame, job: WriteJob) -> DataFrame:
         frame = frame.select(
             "*", *[f.col(f"{VALUES}.{quote(name)}").alias(name) for name in fields]
         )
+        for name, column in renamed_fields(job.parts, fields).items():
+            frame = frame.withColumn(name, f.col(quote(column)))
     folders = {i: part for i, part in enumerate(job.parts) if not part.built_in}
     for i, part in folders.items():
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -126,6 +126,15 @@ def stored_columns(parts: Iterable[Part]) -> set[str]:
     return told - {"offset"}  # which files are never without
 
 
+def renamed_fields(parts: Iterable[Part], columns: Iterable[str]) -> dict[str, str]:
+    """Fields of the value whose names a folder has taken, and their columns: user, value_user.
+
+    ``--by user`` means the field, and so does ``upper(user) as user``.
+    """
+    names = {f"value_{part.name.lower()}" for part in parts}
+    return {column.removeprefix("value_"): column for column in columns if column.lower() in names}
+
+
 # -- in the task ------------------------------------------------------------------
 
 
@@ -138,7 +147,7 @@ def divide(
     codes, folders = None, [""]
     for i, part in enumerate(parts):
         if part.built_in:
-            column = _value(part, batch)
+            column = _value(part, batch, renamed_fields(parts, batch.schema.names))
         else:
             assert given is not None
             column = given.column(f"{BY_PREFIX}{i}")
@@ -184,9 +193,10 @@ def too_long(folder: str) -> bool:
     return any(len(name.encode()) > _LONGEST_NAME for name in folder.split("/"))
 
 
-def _value(part: Part, batch: pa.RecordBatch) -> Any:
+def _value(part: Part, batch: pa.RecordBatch, renamed: Mapping[str, str]) -> Any:
     assert part.column is not None
-    names = {name.lower(): name for name in batch.schema.names}
+    names = {name.lower(): column for name, column in renamed.items()}
+    names |= {name.lower(): name for name in batch.schema.names}
     name = names.get(part.column.lower())
     if name is None:  # a field that the records of this batch do not have
         return pa.nulls(batch.num_rows, pa.string())

@@ -22,7 +22,7 @@ from tidelog.client.cluster import TOPIC_GONE, TopicPartition, check_topic
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
-from tidelog.pipeline.lake.layout import Part, parse_by
+from tidelog.pipeline.lake.layout import Part, parse_by, renamed_fields
 from tidelog.pipeline.lake.ledger import FileEntry, State
 from tidelog.pipeline.lake.schemas import from_spark_json
 from tidelog.pipeline.lake.values import Decoder, conform_any
@@ -166,6 +166,8 @@ def _topic(
     frame = with_values(frame, state)
     parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
     types = {field.name: field.dataType for field in lake.schema}
+    for name, column in renamed_fields(parts, frame.columns).items():
+        frame = frame.withColumn(name, f.col(quote(column)))
     for part in parts:
         frame = frame.withColumn(part.name, f.expr(part.expression).cast(types[part.name]))
     return lake.unionByName(frame.select(*[_named(name, types) for name in lake.columns]))
