@@ -304,6 +304,13 @@ class Ledger:
             yield manifest
             number += 1
 
+    def newest(self) -> Iterator[Manifest]:
+        """All of them, from the last that was read."""
+        for number in range(self.state.number, 0, -1):
+            manifest = self.manifest(number)
+            assert manifest is not None
+            yield manifest
+
     # -- writing ------------------------------------------------------------------
 
     def begin(self, load: str) -> None:

@@ -62,7 +62,7 @@ def read_lake(
     lake = _files(spark, state, Path(to).absolute())
     if not live:
         return lake
-    settings = [row.settings for row in ledger.manifests() if "bootstrap" in row.settings][-1]
+    settings = next(row.settings for row in ledger.newest() if "bootstrap" in row.settings)
     committed = "read_committed" if settings.get("read_committed") else "read_uncommitted"
     kafka = {
         "kafka.bootstrap.servers": bootstrap or settings["bootstrap"],
