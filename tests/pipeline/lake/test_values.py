@@ -129,6 +129,14 @@ def test_lists_that_begin_with_null() -> None:
         assert rows_of(Decoder("json"), json.dumps(value)) == [{**value, "offset": 0}]
 
 
+def test_objects_without_fields() -> None:
+    assert rows_of(Decoder("json"), None, "{}") == [{"offset": 0}, {"offset": 1}]
+    values = ["{}"] * 40 + ["bad"] + ['{"a": 1}'] * 40
+    found = Decoder("json").decode(batch(None, *values))
+    assert [row for row, _ in found.bad] == [41]
+    assert found.batch.column("a").to_pylist() == [None] * 41 + [1] * 40
+
+
 def test_no_csv_stops_a_load() -> None:
     values = ["a,b", 'a,"b"c', "a\rb,c", '"a,b', "x", "a," + "x" * 200_000]
     found = Decoder("csv").decode(batch(*values))
@@ -136,6 +144,18 @@ def test_no_csv_stops_a_load() -> None:
     assert found.batch.num_rows == 2
     found = Decoder("csv").decode(batch(*reversed(values)))  # the first says how many columns
     assert [row for row, _ in found.bad] == [1, 2, 3, 4]
+
+
+def test_whole_numbers_that_a_double_rounds() -> None:
+    """Some rows are read before the fraction is met, and some after it."""
+    large = 2**53 + 1
+    values = [f'{{"n": {large}}}'] * 40 + ["bad", '{"n": 0.5}'] + [f'{{"n": {large}}}'] * 40
+    found = Decoder("json").decode(batch(*values))
+    assert [row for row, _ in found.bad] == [40]
+    assert set(found.batch.column("n").to_pylist()) == {float(large), 0.5}
+    found = Decoder("json").decode(batch(f'{{"n": [{large}]}}', '{"n": [{}]}', '{"n": [0.5]}'))
+    assert [row for row, _ in found.bad] == [1]
+    assert found.batch.column("n").to_pylist() == [[float(large)], [0.5]]
 
 
 def test_names_that_the_record_has_already() -> None:

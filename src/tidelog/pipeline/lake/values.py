@@ -123,7 +123,9 @@ class Decoder:
         more = [(rows[row].as_py() if rows is not None else row, why) for row, why in more]
         bad = sorted([*bad, *more])
         kind = pa.struct(self.fields)
-        parsed = pa.concat_arrays([conform(piece, kind) for piece in pieces])
+        # A whole number beyond 2**53 is rounded, as Arrow's parser does it once the column is a
+        # double: what becomes of a record must not depend on the batch that it is in.
+        parsed = pa.concat_arrays([conform(piece, kind, exact=False) for piece in pieces])
         if missing:  # tombstones come back in their places
             known_bad = {row for row, _ in bad}
             following = iter(range(len(parsed)))
@@ -166,6 +168,8 @@ class Decoder:
         table = self._parse_csv(texts) if self.kind == "csv" else self._parse_json(trimmed)
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid("a value that is not one record")
+        if not table.num_columns:  # from_arrays would not know how many rows there are
+            return pa.array([{}] * len(texts), pa.struct([]))
         batch = table.combine_chunks()
         columns = [column.combine_chunks() for column in batch.columns]
         return pa.StructArray.from_arrays(columns, fields=list(table.schema))
@@ -231,7 +235,10 @@ class Decoder:
                 good.append(self._csv_row(text) if self.kind == "csv" else self._json_row(text))
             except ValueError as error:
                 bad.append((i, str(error)))
-        return [pa.array(good, pa.struct(self.fields))], bad
+        kind = pa.struct(self.fields)
+        if self.kind == "json" and not self.fixed:
+            good = [fit(row, kind) for row in good]  # a later row may have widened a field
+        return [pa.array(good, kind)], bad
 
     def _json_row(self, text: str) -> Any:
         value = _read_object(text)
@@ -265,8 +272,11 @@ def _is_taken(name: str, folders: Collection[str]) -> bool:
     return low == HEADERS or low in folders or low in {row.lower() for row in COLUMNS}
 
 
-def conform(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-    """The same rows with all fields of a larger type: what is missing is null."""
+def conform(array: pa.StructArray, kind: pa.StructType, *, exact: bool = True) -> pa.StructArray:
+    """The same rows with all fields of a larger type: what is missing is null.
+
+    ``ArrowInvalid`` if a number would be rounded, and ``exact``.
+    """
     if array.type == kind:
         return array
     children = []
@@ -276,25 +286,25 @@ def conform(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
             children.append(pa.nulls(len(array), row.type))
             continue
         # flatten() lets the struct's own nulls and offset reach its children.
-        children.append(conform_any(array.flatten()[index], row.type))
+        children.append(conform_any(array.flatten()[index], row.type, exact=exact))
     valid = None if not array.null_count else array.is_null()
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=valid)
 
 
-def conform_any(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def conform_any(array: pa.Array, kind: pa.DataType, *, exact: bool = True) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
-        return conform(array, kind)
+        return conform(array, kind, exact=exact)
     if pa.types.is_list(kind):
         mask = array.is_null() if array.null_count else None
-        values = conform_any(array.flatten(), kind.value_type)
+        values = conform_any(array.flatten(), kind.value_type, exact=exact)
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         offsets = pa.concat_arrays(
             [pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())]
         )
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
-    return pc.cast(array, kind)
+    return pc.cast(array, kind, safe=exact)
 
 
 def _texts(values: pa.Array) -> tuple[pa.Array, list[Bad]]:
