@@ -13,29 +13,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.membership import Membership
 from tidelog.broker.peers import Peer
+from tidelog.client.admin import (
+    TIMEOUT_MS,
+    NewTopic,
+    create_request,
+    delete_request,
+    grow_request,
+)
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.create_partitions import (
-    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
-    CreatePartitionsTopic,
 )
-from tidelog.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from tidelog.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
+from tidelog.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 
-_TIMEOUT_MS = 30_000
 _RETRY_SECONDS = 0.1
 _VERSIONS = {CreateTopicsRequest: 7, DeleteTopicsRequest: 6, CreatePartitionsRequest: 3}
 
@@ -81,35 +75,11 @@ class ClusterAdmin:
         topic_id: bytes | None = None,
         validate_only: bool = False,
     ) -> TopicInfo:
+        new = NewTopic(name, partitions, replication_factor, assignment, config or {})
         try:
-            return await self._create_topic(
-                name,
-                partitions,
-                replication_factor,
-                assignment,
-                config,
-                topic_id=topic_id,
-                validate_only=validate_only,
-            )
-        except ApiError as error:
-            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                # Another broker was faster; who wanted the topic may use it now.
-                await self._until(lambda metadata: name in metadata.topics)
-            raise
-
-    async def _create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignment: Sequence[Sequence[int]],
-        config: Mapping[str, str] | None,
-        *,
-        topic_id: bytes | None,
-        validate_only: bool,
-    ) -> TopicInfo:
-        controller = self._member.controller
-        if controller is not None:
+            controller = self._member.controller
+            if controller is None:
+                return await self._have_created(new, validate_only)
             topic = await self._member.govern(
                 controller.create_topic(
                     name,
@@ -121,33 +91,28 @@ class ClusterAdmin:
                     validate_only=validate_only,
                 )
             )
-            if not validate_only:
-                await self._until(lambda metadata: topic.topic_id in metadata.topic_names)
-            return topic
-        row = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=i, broker_ids=list(brokers))
-                for i, brokers in enumerate(assignment)
-            ],
-            configs=[CreatableTopicConfig(name=k, value=v) for k, v in (config or {}).items()],
-        )
-        request = CreateTopicsRequest(
-            topics=[row], timeout_ms=_TIMEOUT_MS, validate_only=validate_only
-        )
+        except ApiError as error:
+            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                # Another broker was faster; who wanted the topic may use it now.
+                await self._until(lambda metadata: name in metadata.topics)
+            raise
+        if not validate_only:
+            await self._until(lambda metadata: topic.topic_id in metadata.topic_names)
+        return topic
+
+    async def _have_created(self, new: NewTopic, validate_only: bool) -> TopicInfo:
+        request = create_request([new], validate_only=validate_only)
         answer = await self._forward(request, CreateTopicsResponse)
         result = answer.topics[0]
         _raise(result.error_code, result.error_message)
         if validate_only:
             row_of = PartitionInfo(-1, -1, (-1,) * max(result.replication_factor, 1), ())
             rows = (row_of,) * max(result.num_partitions, 1)
-            return TopicInfo(name, result.topic_id, rows, dict(config or {}))
+            return TopicInfo(new.name, result.topic_id, rows, new.config)
         await self._until(lambda metadata: result.topic_id in metadata.topic_names)
         found = self.metadata.topic_by_id(result.topic_id)
         if found is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{new.name} was deleted again")
         return found
 
     async def delete_topic(self, name: str) -> None:
@@ -156,10 +121,7 @@ class ClusterAdmin:
         if controller is not None:
             await self._member.govern(controller.delete_topic(name))
         else:
-            request = DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=name)], timeout_ms=_TIMEOUT_MS
-            )
-            answer = await self._forward(request, DeleteTopicsResponse)
+            answer = await self._forward(delete_request([name]), DeleteTopicsResponse)
             _raise(answer.responses[0].error_code, answer.responses[0].error_message)
         if known is not None:
             await self._until(lambda metadata: known.topic_id not in metadata.topic_names)
@@ -178,16 +140,7 @@ class ClusterAdmin:
                 controller.create_partitions(name, count, assignment, validate_only=validate_only)
             )
         else:
-            row = CreatePartitionsTopic(
-                name=name,
-                count=count,
-                assignments=None
-                if assignment is None
-                else [CreatePartitionsAssignment(broker_ids=list(row)) for row in assignment],
-            )
-            request = CreatePartitionsRequest(
-                topics=[row], timeout_ms=_TIMEOUT_MS, validate_only=validate_only
-            )
+            request = grow_request(name, count, assignment, validate_only=validate_only)
             answer = await self._forward(request, CreatePartitionsResponse)
             _raise(answer.results[0].error_code, answer.results[0].error_message)
         if not validate_only:
@@ -233,7 +186,7 @@ class ClusterAdmin:
 
     async def _forward(self, request: Message, answer: type[R]) -> R:
         """Have the controller do it; there may be none for a moment."""
-        limit = self._broker.clock.monotonic() + _TIMEOUT_MS / 1000
+        limit = self._broker.clock.monotonic() + TIMEOUT_MS / 1000
         while True:
             try:
                 result = await self.ask(request, answer, _VERSIONS[type(request)])
@@ -249,7 +202,7 @@ class ClusterAdmin:
     async def _until(self, known: Callable[[ClusterMetadata], bool]) -> None:
         """Wait until this broker has heard of it."""
         try:
-            async with asyncio.timeout(_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
                 while not known(self.metadata):
                     await self._broker.next_metadata()
         except TimeoutError:

@@ -109,11 +109,10 @@ class ConfigEntry:
 # -- topics ---------------------------------------------------------------------
 
 
-def create_topics(
-    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
-) -> dict[str, tuple[int, int] | ApiError]:
-    """Partitions and replication factor of each new topic (-1: not told), or an error."""
-    request = CreateTopicsRequest(
+def create_request(
+    topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
         topics=[
             CreatableTopic(
                 name=topic.name,
@@ -133,8 +132,17 @@ def create_topics(
         timeout_ms=TIMEOUT_MS,
         validate_only=validate_only,
     )
+
+
+def create_topics(
+    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> dict[str, tuple[int, int] | ApiError]:
+    """Partitions and replication factor of each new topic (-1: not told), or an error."""
     response = _ask_controller(
-        cluster, request, CreateTopicsResponse, lambda r: [row.error_code for row in r.topics]
+        cluster,
+        create_request(topics, validate_only=validate_only),
+        CreateTopicsResponse,
+        lambda r: [row.error_code for row in r.topics],
     )
     return {
         row.name: error_of(row.error_code, row.error_message, f"topic {row.name!r}")
@@ -144,15 +152,21 @@ def create_topics(
     }
 
 
-def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ApiError | None]:
-    """Delete topics; None, or an error, for each."""
-    request = DeleteTopicsRequest(
+def delete_request(names: Sequence[str]) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
         topic_names=list(names),
         timeout_ms=TIMEOUT_MS,
     )
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ApiError | None]:
+    """Delete topics; None, or an error, for each."""
     response = _ask_controller(
-        cluster, request, DeleteTopicsResponse, lambda r: [row.error_code for row in r.responses]
+        cluster,
+        delete_request(names),
+        DeleteTopicsResponse,
+        lambda r: [row.error_code for row in r.responses],
     )
     return {
         row.name or "": error_of(row.error_code, row.error_message, f"topic {row.name!r}")
@@ -160,6 +174,23 @@ def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ApiError 
         else None
         for row in response.responses
     }
+
+
+def grow_request(
+    name: str,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None = None,
+    *,
+    validate_only: bool = False,
+) -> CreatePartitionsRequest:
+    rows = None
+    if assignment is not None:
+        rows = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment]
+    return CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=rows)],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
 
 
 def grow_topic(
@@ -171,16 +202,11 @@ def grow_topic(
     validate_only: bool = False,
 ) -> None:
     """Give a topic more partitions, ``count`` in all."""
-    rows = None
-    if assignment is not None:
-        rows = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment]
-    request = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name=name, count=count, assignments=rows)],
-        timeout_ms=TIMEOUT_MS,
-        validate_only=validate_only,
-    )
     response = _ask_controller(
-        cluster, request, CreatePartitionsResponse, lambda r: [row.error_code for row in r.results]
+        cluster,
+        grow_request(name, count, assignment, validate_only=validate_only),
+        CreatePartitionsResponse,
+        lambda r: [row.error_code for row in r.results],
     )
     for row in response.results:
         if row.error_code:

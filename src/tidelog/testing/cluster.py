@@ -10,12 +10,9 @@ keeps its port and its data.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,75 +21,29 @@ from typing import Any
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.testing.ports import free_port
+from tidelog.testing.process import BrokerProcess
 
 
-class ClusterBroker:
+class ClusterBroker(BrokerProcess):
     """One broker of a cluster."""
 
     def __init__(self, broker_id: int, data: Path, settings: Mapping[str, Any]) -> None:
+        super().__init__(data, settings)
         self.broker_id = broker_id
-        self.data = data
-        self.settings = dict(settings)
-        self.port = free_port()
-        self.process: subprocess.Popen[str] | None = None
+        self.name = f"broker {broker_id}"
 
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None, f"broker {self.broker_id} is not running"
-        return self.process.pid
-
-    @property
-    def log_path(self) -> Path:
-        return self.data.with_name(self.data.name + ".log")
-
-    @property
-    def log(self) -> str:
-        """What the broker has said on standard error, over all its lives."""
-        return self.log_path.read_text() if self.log_path.exists() else ""
-
-    def launch(self) -> None:
-        """Start without waiting; :meth:`wait_ready` waits."""
-        values = {
+    def _command(self) -> list[str]:
+        own = {
             "broker.id": self.broker_id,
             "log.dirs": self.data,
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            **self.settings,
         }
-        command = [sys.executable, "-m", "tidelog", "server", "--json"]
-        for name, value in values.items():
-            command += ["--set", f"{name}={value}"]
-        self.data.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("a") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-
-    def wait_ready(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self.process = None
-            raise RuntimeError(f"broker {self.broker_id} did not start: {self.log.strip()}")
-        json.loads(line)
+        return ["server", *(part for k, v in own.items() for part in ("--set", f"{k}={v}"))]
 
     def start(self) -> ClusterBroker:
         self.launch()
         self.wait_ready()
         return self
-
-    def stop(self, timeout: float = 60) -> int:
-        """Stop cleanly; returns the exit code."""
-        return self._end(signal.SIGTERM, timeout)
-
-    def kill(self) -> None:
-        """kill -9: no flush, no goodbye."""
-        self._end(signal.SIGKILL, 60)
 
     def freeze(self) -> None:
         """SIGSTOP: it lives and does nothing."""
@@ -100,16 +51,6 @@ class ClusterBroker:
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, number: signal.Signals, timeout: float) -> int:
-        if self.process is None:
-            return 0
-        self.process.send_signal(number)
-        code = self.process.wait(timeout)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process = None
-        return code
 
 
 class LocalCluster:
