@@ -151,6 +151,17 @@ def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
     with_channel(body)
 
 
+def test_a_decision_that_is_written_after_the_office_was_lost() -> None:
+    async def body(controller: Propagation, listener: Listener) -> None:
+        controller.close()
+        tasks = len(listener.tasks)
+        controller.publish(ALONE)
+        assert len(listener.tasks) == tasks, "nobody is told in the name of the old office"
+        listener.tasks.clear()
+
+    with_channel(body)
+
+
 def test_a_broker_whose_disk_is_full() -> None:
     """It cannot take a partition; when there is room, it hears of it again."""
 

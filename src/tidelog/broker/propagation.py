@@ -79,9 +79,12 @@ class Propagation:
         self._local = local
         self.metadata = ClusterMetadata()
         self._channels: dict[int, _Channel] = {}
+        self._closed = False
 
     def publish(self, metadata: ClusterMetadata) -> None:
         """The controller has decided: note what each broker has to hear."""
+        if self._closed:
+            return  # decided before we resigned: the next controller reads it from the tree
         before, self.metadata = self.metadata, metadata
         for broker_id, channel in list(self._channels.items()):
             info = metadata.brokers.get(broker_id)
@@ -103,6 +106,7 @@ class Propagation:
         return channel
 
     def close(self) -> None:
+        self._closed = True
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()

@@ -420,7 +420,11 @@ class ClusterController(Controller):
         )
 
     async def _rewrite(self, changes: Mapping[Key, PartitionInfo]) -> None:
-        """Write states and assignments, which change together when replicas move."""
+        """Write states and assignments, which change together when replicas move.
+
+        If they are too many for one transaction, the assignment comes last: whoever takes
+        office in between goes on with the move as it was.
+        """
         if not changes:
             return
         written = {
@@ -431,7 +435,7 @@ class ClusterController(Controller):
             topic = self.metadata.topics[name]
             rows = tuple(written.get((name, i), row) for i, row in enumerate(topic.partitions))
             states = [self._state_set(key, info) for key, info in changes.items() if key[0] == name]
-            await self._write([self._topic_set(replace(topic, partitions=rows)), *states])
+            await self._write_in_parts([*states, self._topic_set(replace(topic, partitions=rows))])
         self._adopt(written)
 
     # -- settings ---------------------------------------------------------------

@@ -211,7 +211,9 @@ class Shard:
             if offset >= safe and now < limit:
                 return
             self._unsafe.popleft()
-            passed = offset < safe
+            # As for acks=all: it counts only if enough replicas have it.
+            enough = self.partition.in_sync >= self.partition.log.config.min_insync_replicas
+            passed = offset < safe and enough
             _tell(waiting, ErrorCode.NONE if passed else ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.partition.unwatch(self._wake)
 
