@@ -182,6 +182,27 @@ def test_unclean(tmp_path: Path) -> None:
     in_office(tmp_path, work)
 
 
+def test_unclean_from_now_on(tmp_path: Path) -> None:
+    """Nobody leads, and somebody would rather lose records than wait."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic("t", 1, 2)
+        await office.leave(2)
+        await office.look()
+        await office.join(2)
+        await office.leave(1)
+        await office.look()
+        assert office.row().leader == -1
+        await office.controller.topic_config_changed("t", {"retention.ms": "5"})
+        assert office.row().leader == -1
+        config = {"unclean.leader.election.enable": "true"}
+        await office.controller.topic_config_changed("t", config)
+        assert (office.row().leader, office.row().isr) == (2, (2,))
+        assert await office.on_disk() == office.row()
+
+    in_office(tmp_path, work)
+
+
 def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
         await office.controller.create_topic("t", 1, 3)

@@ -350,10 +350,12 @@ class Membership:
                 changes = await self.registry.config_changes(self._last_change, changed.set)
                 for name, entity in sorted(changes.items()):
                     await self.orders.config_changed(entity)
-                    if self.controller is not None and entity.startswith("topics/"):
+                    controller = self.controller
+                    if controller is not None and entity.startswith("topics/"):
                         topic = entity.removeprefix("topics/")
                         config = self.orders.topic_configs.get(topic, {})
-                        self.controller.topic_config_changed(topic, config)
+                        with contextlib.suppress(ApiError):  # we have stepped down
+                            await self.govern(controller.topic_config_changed(topic, config))
                     self._last_change = name
             except KeeperError:
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -440,12 +440,14 @@ class ClusterController(Controller):
 
     # -- settings ---------------------------------------------------------------
 
-    def topic_config_changed(self, name: str, config: Mapping[str, str]) -> None:
-        """A topic's settings are other ones; the controller goes by some of them."""
-        topic = self.metadata.topics.get(name)
-        if topic is not None:
-            changed = replace(topic, config=dict(config))
-            self.metadata = self.metadata.with_topic(changed)
+    async def topic_config_changed(self, name: str, config: Mapping[str, str]) -> None:
+        """A topic's settings are other ones; maybe any replica may lead now."""
+        async with self._lock:
+            topic = self.metadata.topics.get(name)
+            if topic is not None:
+                changed = replace(topic, config=dict(config))
+                self.metadata = self.metadata.with_topic(changed)
+                await self._settle([changed])
 
 
 def _names(brokers: Collection[int]) -> str:
