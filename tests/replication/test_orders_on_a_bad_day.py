@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from log_faults import FaultyDisk
 from log_support import make_batch
 from replication.test_model import KEY, TOPIC, World
 
+from tidelog.broker.handlers import k00_produce
 from tidelog.broker.partition import Partition
+from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.errors import ErrorCode
 from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.settings import LogConfig, Settings
 
 
 def append(partition: Partition, now_ms: int) -> None:
@@ -67,6 +73,26 @@ def test_the_disk_is_full_when_a_leader_is_replaced(
         assert old.leader_epoch == 1
         assert old.log.epochs.entries == []
         disk.fails = lambda *_: False
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_a_producer_asks_a_follower(quick_path: Path, no_sync: None) -> None:
+    """It hears that another leads, not that there are too few replicas: else it would go on
+    asking here instead of looking for the leader."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1,), partition_epoch=1)
+        world.tell(2)
+        replicas = world.replicas[2].replicas
+        careful = LogConfig.of(Settings.of(), {"min.insync.replicas": "2"})
+        replicas.partitions[KEY].configure(careful)
+        broker: Any = SimpleNamespace(replicas=replicas, metadata=ClusterMetadata())
+        batch = memoryview(bytearray(make_batch([b"x"])))
+        result = k00_produce._append(broker, "t", 0, batch, -1, 9, world.clock.now_ms(), [])
+        assert result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         world.close()
 
     asyncio.run(run())

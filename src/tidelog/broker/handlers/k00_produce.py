@@ -96,7 +96,11 @@ def _append(
         partition = broker.replicas.find(topic, index, broker.metadata)
         if records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "there are no records in the request")
-        if acks == _ALL and partition.in_sync < partition.log.config.min_insync_replicas:
+        if (
+            acks == _ALL
+            and partition.in_sync < partition.log.config.min_insync_replicas
+            and partition.leads  # else that is what the producer has to hear
+        ):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         done = partition.append(records, version, now_ms)
     except ApiError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.elections import target
+from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -44,7 +45,7 @@ async def alter_partition_reassignments(
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         else:
             if not request.allow_replication_factor_change:
-                results = _other_count(broker, wanted)
+                results = _other_count(member.controller.metadata, wanted)
             moves = {key: to for key, to in wanted.items() if key not in results}
             results.update(await member.govern(member.controller.reassign(moves)))
     except ApiError as error:
@@ -67,12 +68,12 @@ async def alter_partition_reassignments(
 
 
 def _other_count(
-    broker: Broker, wanted: dict[tuple[str, int], tuple[int, ...] | None]
+    metadata: ClusterMetadata, wanted: dict[tuple[str, int], tuple[int, ...] | None]
 ) -> dict[tuple[str, int], ApiError | None]:
     """Those that would change the number of replicas."""
     problems: dict[tuple[str, int], ApiError | None] = {}
     for (name, index), replicas in wanted.items():
-        topic = broker.metadata.topics.get(name)
+        topic = metadata.topics.get(name)
         if topic is None or replicas is None or not 0 <= index < len(topic.partitions):
             continue
         have = len(target(topic.partitions[index]))
