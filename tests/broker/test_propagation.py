@@ -151,6 +151,16 @@ def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
     with_channel(body)
 
 
+def test_everybody_is_told() -> None:
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.fail = UpdateMetadataRequest
+        controller.publish(ALONE.with_topic(topic(NEW)))
+        await controller.told()
+        assert listener.count(UpdateMetadataRequest) == 2
+
+    with_channel(body)
+
+
 def test_a_decision_that_is_written_after_the_office_was_lost() -> None:
     async def body(controller: Propagation, listener: Listener) -> None:
         controller.close()

@@ -308,6 +308,7 @@ class Broker:
         self._started = False
         if self.member is not None and self.settings["controlled.shutdown.enable"]:
             await self._move_leaders_away()
+            await self.member.retire()
         self.server.stop_accepting()
         self.fetchers.close()
         if self.member is not None:

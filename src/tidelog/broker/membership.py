@@ -52,6 +52,7 @@ T = TypeVar("T")
 _RETRY_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
 _AFTER_BUG_SECONDS = 1.0
+_RETIRE_SECONDS = 2.0
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
@@ -80,6 +81,7 @@ class Membership:
         self._connected = asyncio.Event()
         self._connected.set()
         self._registered = False
+        self._contention: asyncio.Task[None] | None = None
         self._last_change = ""
         self._vigils: dict[tuple[int, int], asyncio.Task[None]] = {}  # broker, its epoch
 
@@ -95,7 +97,7 @@ class Membership:
         """Register, and wait until a controller has told us what there is."""
         self._keeper.on_session(self._session_changed)
         await patiently(self._register)
-        self._broker.spawn(self._contend())
+        self._contention = self._broker.spawn(self._contend())
         self._broker.spawn(self._watch_configs())
         await self.orders.informed.wait()
 
@@ -363,6 +365,21 @@ class Membership:
             await changed.wait()
 
     # -- leaving ----------------------------------------------------------------
+
+    async def retire(self) -> None:
+        """Before we stop: everybody hears what we have decided, and another takes office, while
+        we are still busy with our logs."""
+        if self._propagation is None:
+            return
+        assert self._contention is not None
+        self._contention.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETIRE_SECONDS):
+                await self._propagation.told()
+        self._resign()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETIRE_SECONDS):
+                await self._leave_office()
 
     def close(self) -> None:
         self._resign()

@@ -63,6 +63,7 @@ DELETED = -2  # as leader: the topic is gone
 AT_ONCE = 2500  # partitions in one request: a broker takes a mebibyte
 _RETRY_SECONDS = 0.25
 _AGAIN_SECONDS = 1.0  # to a broker whose disk did not let it take a partition
+_LOOK_SECONDS = 0.01
 _PLAINTEXT = 0
 
 A = TypeVar("A", bound=Message)
@@ -104,6 +105,11 @@ class Propagation:
         channel.note_all(self.metadata)
         channel.task = self._broker.spawn(channel.run())
         return channel
+
+    async def told(self) -> None:
+        """Wait until every broker has heard of everything."""
+        while any(channel.busy for channel in self._channels.values()):
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
         self._closed = True
@@ -155,7 +161,12 @@ class _Channel:
         self._stop: dict[Key, bool] = {}  # with its files, or only for now
         self._deleted: dict[str, TopicInfo] = {}
         self._news = asyncio.Event()
+        self._sending = False
         self._complained = False
+
+    @property
+    def busy(self) -> bool:
+        return self._sending or self._news.is_set()
 
     def note(
         self,
@@ -197,8 +208,10 @@ class _Channel:
     async def run(self) -> None:
         """Send what there is to tell, again and again."""
         while True:
+            self._sending = False
             await self._news.wait()
             self._news.clear()
+            self._sending = True
             stop, self._stop = self._stop, {}
             deleted, self._deleted = self._deleted, {}
             changed, self._changed = self._changed, set()
