@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,42 @@ def test_another_leads_while_we_look_for_our_place(quick_path: Path, no_sync: No
         await fetching._round(fetching._ready())
         assert partition.leader_epoch == 1
         assert partition.log.end_offset == 2, "nothing was cut"
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_closed_while_the_connection_breaks(quick_path: Path, no_sync: None, steps: int) -> None:
+    """The answer that fails in the same moment is nobody's any more; nothing is reported."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        broken = asyncio.Event()
+
+        async def answer(_request: Any) -> Any:
+            await broken.wait()
+            raise BrokerUnreachable("the connection is closed")
+
+        broker.answer = answer  # type: ignore[method-assign]
+        broker.close = broken.set  # type: ignore[method-assign]
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, c: reported.append(c))
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        fetching.task = asyncio.create_task(fetching.run())
+        await wait_for(lambda: broker.asked == 1)
+        broken.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)  # at some point the answer has failed and nobody has heard
+        fetching.close()
+        await asyncio.wait({fetching.task})
+        fetching.task = None
+        gc.collect()
+        assert not reported
         world.close()
 
     asyncio.run(run())

@@ -54,6 +54,12 @@ _AT_ONCE = 1 << 20  # bytes appended before others have their turn
 Key = tuple[bytes, int]
 
 
+def _hear(asked: asyncio.Future[FetchResponse]) -> None:
+    """It has failed while nobody waited any more: that is no error to be reported."""
+    if not asked.cancelled():
+        asked.exception()
+
+
 class Fetchers:
     """All fetchers of a broker; says who follows what."""
 
@@ -248,8 +254,8 @@ class LeaderFetcher:
             answer = asking.result()
         finally:
             changed.cancel()
-            if not asking.done():
-                asking.cancel()
+            asking.cancel()
+            asking.add_done_callback(_hear)
         if answer.error_code:
             self._end_session()
             return
