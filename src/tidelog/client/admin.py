@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
+from tidelog.client.connection import CannotConnect
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -260,10 +261,18 @@ def _ask_controller(
     cluster: Cluster, request: Message, answer: type[R], codes: Callable[[R], list[int]]
 ) -> R:
     """Ask the controller, and its successor if it has just gone."""
+    response: R | None = None
     for _ in cluster.attempts():
-        response = cluster.ask(request, answer, broker=cluster.controller())
+        controller = cluster.controller()
+        try:
+            response = cluster.ask(request, answer, broker=controller)
+        except CannotConnect as error:  # it has died, and the others do not know yet
+            problem = error
+            continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             break
+    if response is None:
+        raise problem
     return response
 
 
