@@ -12,7 +12,13 @@ import pytest
 
 from tidelog.pipeline.lake.compact import rows_of_file
 from tidelog.pipeline.lake.files import LakeError
-from tidelog.pipeline.lake.layout import divide, needs_spark, parse_by, stored_columns
+from tidelog.pipeline.lake.layout import (
+    divide,
+    needs_spark,
+    parse_by,
+    renamed_fields,
+    stored_columns,
+)
 from tidelog.pipeline.lake.ledger import FileEntry
 from tidelog.pipeline.lake.schemas import from_spark_json
 from tidelog.pipeline.lake.writing import RANGE, WriteJob, write_rows
@@ -114,6 +120,9 @@ def test_a_field_of_the_value_as_a_folder() -> None:
     assert folders("user", value_user=["anna", "ben"]) == ["user=anna", "user=ben"]
     assert folders("date(at) as At", value_at=["2026-01-01"]) == ["At=2026-01-01"]
     assert folders("user", value_other=["x"]) == ["user=__HIVE_DEFAULT_PARTITION__"]
+    assert renamed_fields(parse_by("topic, User"), ["topic", "value_topic", "value_user"]) == {
+        "user": "value_user"  # the topic is the record's own, whatever its value says
+    }
 
 
 def test_objects_and_lists_as_folders() -> None:

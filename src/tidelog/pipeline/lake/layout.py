@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.ranges import COLUMNS, HEADERS
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"  # Hive's word for null
 BY_PREFIX = "__by_"  # columns that Spark has worked out
@@ -129,9 +130,11 @@ def stored_columns(parts: Iterable[Part]) -> set[str]:
 def renamed_fields(parts: Iterable[Part], columns: Iterable[str]) -> dict[str, str]:
     """Fields of the value whose names a folder has taken, and their columns: user, value_user.
 
-    ``--by user`` means the field, and so does ``upper(user) as user``.
+    ``--by user`` means the field, and so does ``upper(user) as user``; but ``topic`` and the
+    other columns of the record are these.
     """
-    names = {f"value_{part.name.lower()}" for part in parts}
+    own = {name.lower() for name in (*COLUMNS, HEADERS)}
+    names = {f"value_{name}" for part in parts if (name := part.name.lower()) not in own}
     return {column.removeprefix("value_"): column for column in columns if column.lower() in names}
 
 
