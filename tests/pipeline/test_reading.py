@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,16 @@ from tidelog.client import admin
 from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.connection import BrokerUnreachable, Connection
+from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.loss import CorruptBatch, DataLoss
-from tidelog.pipeline.options import ClientOptions
+from tidelog.pipeline.options import ClientOptions, SourceOptions
+from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import ALL_WITH_HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import arrow_schema
+from tidelog.pipeline.where import Topics
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import TRANSACTIONAL
 from tidelog.wire.messages.fetch import FetchResponse
@@ -202,6 +206,21 @@ def test_an_open_transaction_is_waited_for_and_then_named(tmp_path: Path) -> Non
         with pytest.raises(ApiError, match="planted-0@0: a transaction is still open") as raised:
             offsets(client, planted.part(0, 4), patience=0.2)
         assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_log_that_ends_at_an_open_transaction_was_not_cut(tmp_path: Path) -> None:
+    """Who read on before, without read_committed, has read what is still there."""
+    data = build(some(4, 0), 0, 3, attributes=TRANSACTIONAL, producer_id=11)
+    planted = Planted(tmp_path, {0: data})
+    place = TopicPartition(planted.topic, 0)
+    with planted.broker as broker:
+        client = options(broker, read_committed=True)
+        source = SourceOptions(client, Topics(subscribe=(planted.topic,)))
+        with contextlib.closing(Positions(source)) as positions:
+            logs = positions.logs()
+            assert logs.extents[place] == Extent(0, 0)
+            assert positions.reaching(logs, {place: 3}).extents[place] == Extent(0, 3)
+            assert positions.reaching(logs, {place: 5}) == logs  # that is cut
 
 
 def test_random_logs_from_a_broker(tmp_path: Path) -> None:

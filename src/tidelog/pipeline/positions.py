@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from tidelog.client.cluster import (
 from tidelog.client.connection import CannotConnect
 from tidelog.client.fetcher import Fetcher
 from tidelog.client.groups import committed_offsets, set_offsets
-from tidelog.client.offsets import Position, resolve
+from tidelog.client.offsets import Extent, Position, resolve
 from tidelog.client.partitions import LATEST, extents, list_offsets, log_sizes
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import RETRIABLE, ApiError
@@ -143,13 +143,19 @@ class Positions:
         self._topics = now, found
         return found
 
-    def high_watermarks(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ends that do not stop at open transactions."""
-        rows = dict.fromkeys(places, LATEST)
-        return {
-            place: offset or 0
-            for place, offset in self.retried(lambda: list_offsets(self._cluster, rows)).items()
-        }
+    def reaching(self, logs: Logs, known: Mapping[TopicPartition, int]) -> Logs:
+        """The logs, up to offsets beyond their ends that were read before.
+
+        With read_committed a log ends at the first open transaction, and who was not
+        read_committed before may have read on: that is not a log that was cut.
+        """
+        if not known or not self._options.client.read_committed:
+            return logs
+        rows = dict.fromkeys(known, LATEST)
+        ends = self.retried(lambda: list_offsets(self._cluster, rows))
+        there = {place: at for place, at in known.items() if at <= (ends[place] or 0)}
+        longer = {place: Extent(logs.extents[place].start, at) for place, at in there.items()}
+        return Logs(logs.ids, {**logs.extents, **longer}, logs.leaders)
 
     # -- named offsets ----------------------------------------------------------
 

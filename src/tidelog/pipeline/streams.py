@@ -146,14 +146,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                     shrunk[place] = offset
             if not shrunk and not gone:
                 break
-        if shrunk and self.options.client.read_committed:
-            # The stream may have read beyond an open transaction before it was read_committed.
-            extents = dict(logs.extents)
-            for place, end in self.positions.high_watermarks(shrunk).items():
-                if shrunk[place] <= end:
-                    extents[place] = Extent(extents[place].start, shrunk[place])
-            logs = Logs(logs.ids, extents, logs.leaders)
-        return logs
+        return self.positions.reaching(logs, shrunk)
 
     def _limited(
         self,

@@ -365,6 +365,9 @@ class Loader:
     def find_ranges(self, positions: Positions, logs: Logs) -> Found:
         """What is to be read, what is lost, and where the others begin."""
         state = self.ledger.state
+        ends = {place: state.end(place) or 0 for place in logs.extents}
+        beyond = {place: end for place, end in ends.items() if end > logs.extents[place].end}
+        logs = positions.reaching(logs, beyond)
         first = last = None
         if self.options.start is not None:
             first = positions.resolve(Where("--from", self.options.start), self.options.start, logs)
