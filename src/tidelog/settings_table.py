@@ -402,6 +402,9 @@ REPLICATION = [
     Setting("follower.replication.throttled.replicas", REPLICAS, [],
             topic="follower.replication.throttled.replicas",
             doc="The replicas that are throttled while they follow and are not in sync."),
+    Setting("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, least=0,
+            dynamic=True,
+            doc=_NO_EFFECT + "replicas do not move between directories."),
 ]
 # fmt: on
 

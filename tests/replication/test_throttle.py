@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog.broker.configs import BROKER, DELETE, apply_operation
 from tidelog.clock import FakeClock
 from tidelog.errors import SettingError
 from tidelog.replication.throttle import FOLLOWER_REPLICAS, Throttle, is_throttled
@@ -86,3 +87,11 @@ def test_settings() -> None:
     assert check_broker_config({rate: "1000"}) == {rate: 1000}
     with pytest.raises(SettingError, match="must be between 0"):
         check_broker_config({rate: "-1"})
+
+
+def test_kafkas_tool_removes_a_third_rate() -> None:
+    """kafka-reassign-partitions --verify deletes it on every broker, whether it was set or not."""
+    config: dict[str, str] = {}
+    name = "replica.alter.log.dirs.io.max.bytes.per.second"
+    apply_operation(BROKER, config, name, DELETE, None)
+    assert config == {}
