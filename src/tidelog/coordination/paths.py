@@ -32,6 +32,7 @@ PERSISTENT = (
     "/brokers/seqid",
     "/isr_change_notification",
     "/log_dir_event_notification",
+    PRODUCER_IDS,
     CONFIG_TOPICS,
     "/config/clients",
     "/config/users",
