@@ -178,6 +178,8 @@ def show_report(report: LoadReport, to: str, as_json: bool) -> None:
     if report.compacted:
         parts.append(f"{plural(report.compacted, 'small file')} merged")
     click.echo(f"{', '.join(parts)} (load {report.number}, {report.seconds:.1f} s)")
+    for text in report.lost_offsets:
+        click.echo(f"  lost: {text}")
     if report.new_columns:
         click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
     for row in report.widened:

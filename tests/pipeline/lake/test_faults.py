@@ -43,6 +43,7 @@ def test_a_damaged_batch(
     assert not list(lake.rglob("*.parquet"))
     report = loads(topic, on_corrupt="skip", **options)
     assert (report.rows, report.lost) == (30, 20)
+    assert report.lost_offsets == (f"{topic}-0: offsets 0 to 9, 30 to 39",)
     assert offsets(lake) == [*range(10, 30), *range(40, 50)]
     proof = verify(lake)
     assert proof.ok, proof.problems

@@ -70,14 +70,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidelog.client.cluster import TopicPartition
 from tidelog.clock import Clock, SystemClock
 from tidelog.pipeline.lake.files import Files, LakeError
-from tidelog.pipeline.lake.spans import Spans, union
+from tidelog.pipeline.lake.spans import Span, Spans, spans_text, union
 
 FORMAT = 1
 FOLDER = "_tidelog"
@@ -111,6 +111,17 @@ class RangeEntry:
     @property
     def place(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+def lost_texts(rows: Iterable[RangeEntry]) -> list[str]:
+    """What is lost, for people: ``topic-0: offsets 3 to 7``."""
+    lost: dict[TopicPartition, list[Span]] = {}
+    for row in rows:
+        if row.lost:
+            lost.setdefault(row.place, []).extend(row.lost)
+    return [
+        f"{place}: offsets {spans_text(union(spans), limit=1000)}" for place, spans in lost.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from tidelog.pipeline.lake.ledger import (
     Ledger,
     Manifest,
     RangeEntry,
+    lost_texts,
 )
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
 from tidelog.pipeline.lake.plan import Found
@@ -254,6 +255,7 @@ class Loader:
             sum(row["bytes"] for row in change.files),
             new_columns=change.new_columns,
             widened=change.widened,
+            lost_offsets=tuple(lost_texts(manifest.ranges)),
         )
 
     def compact(self) -> int:

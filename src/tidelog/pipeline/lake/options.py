@@ -88,6 +88,7 @@ class LoadReport:
     compacted: int = 0  # files that became fewer
     new_columns: tuple[str, ...] = ()  # that the destination did not have before
     widened: tuple[Widening, ...] = ()
+    lost_offsets: tuple[str, ...] = ()  # which, as "topic-0: offsets 3 to 7"
 
 
 def position_of(name: str, text: str | None) -> Position | None:

@@ -25,7 +25,14 @@ from tidelog.client.offsets import Extent
 from tidelog.client.partitions import extents
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
-from tidelog.pipeline.lake.ledger import STAGING, FileEntry, Ledger, Manifest, RangeEntry
+from tidelog.pipeline.lake.ledger import (
+    STAGING,
+    FileEntry,
+    Ledger,
+    Manifest,
+    RangeEntry,
+    lost_texts,
+)
 from tidelog.pipeline.lake.spans import (
     Span,
     Spans,
@@ -303,14 +310,8 @@ class _Verification:
             gaps = subtract((spans[0][0], spans[-1][1]), spans)
             if gaps:
                 self._report.notes.append(f"{place}: offsets {spans_text(gaps)} were never loaded")
-        lost: dict[TopicPartition, list[Span]] = {}
-        for _, row in ranges:
-            lost.setdefault(row.place, []).extend(row.lost)
-        for place, rows_lost in lost.items():
-            if rows_lost:
-                self._report.notes.append(
-                    f"{place}: offsets {spans_text(union(rows_lost))} are lost"
-                )
+        lost = lost_texts(row for _, row in ranges)
+        self._report.notes.extend(f"{text} are lost" for text in lost)
         unchecked = self._report.total("unchecked")
         if unchecked:
             self._report.notes.append(
