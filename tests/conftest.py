@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,11 @@ import pytest
 from tidelog.testing import LocalBroker
 
 pytest_plugins = ["zookeeper_support"]
+pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "log_support")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:
+# commands that tests interrupt would never hear of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "log_support")
-
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
