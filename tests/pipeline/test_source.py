@@ -339,6 +339,7 @@ def stream(spark: Any, broker: LocalBroker, topic: str, checkpoint: str) -> Call
     return start
 
 
+@pytest.mark.timeout(400)  # three queries start
 def test_available_now_in_batches_and_again_from_the_checkpoint(
     stream: Callable[..., Any], broker: LocalBroker, topic: str
 ) -> None:

@@ -60,6 +60,7 @@ class Running:
         self.thread.join()
 
 
+@pytest.mark.timeout(400)  # two queries start
 def test_what_comes_is_loaded(
     broker: LocalBroker, filled: Filled, lake: Path, spark: Any, loads: Callable[..., Any]
 ) -> None:

@@ -19,6 +19,7 @@ from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
 
+pytestmark = pytest.mark.timeout(400)  # several Spark jobs in a test, on a machine that may be busy
 Loads = Callable[..., Any]
 Filled = Callable[..., str]
 
