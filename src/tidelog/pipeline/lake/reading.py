@@ -168,8 +168,11 @@ def _topic(
     types = {field.name: field.dataType for field in lake.schema}
     for name, column in renamed_fields(parts, frame.columns).items():
         frame = frame.withColumn(name, f.col(quote(column)))
-    for part in parts:
-        frame = frame.withColumn(part.name, f.expr(part.expression).cast(types[part.name]))
+    told = {part.name for part in parts}
+    frame = frame.select(
+        *[f.col(quote(name)) for name in frame.columns if name not in told],
+        *[f.expr(part.expression).cast(types[part.name]).alias(part.name) for part in parts],
+    )
     return lake.unionByName(frame.select(*[_named(name, types) for name in lake.columns]))
 
 
