@@ -69,6 +69,14 @@ def in_sync(broker: ClusterBroker, name: str, count: int) -> bool:
     return bool(rows) and all(len(row.isr_nodes) == count for row in rows)
 
 
+def without(cluster: LocalCluster, victim: int, topic: str) -> bool:
+    """Do the others lead without the victim, wherever they lead?"""
+    other = next(b for b in cluster.brokers.values() if b.broker_id != victim)
+    rows = topic_state(other, topic).partitions
+    led = [row for row in rows if row.leader_id != victim]
+    return bool(led) and all(victim not in row.isr_nodes for row in led)
+
+
 def controller(cluster: LocalCluster) -> ClusterBroker:
     """The broker that is controller, as soon as the others know."""
 
@@ -112,7 +120,7 @@ class Load:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "delivery.timeout.ms": 120_000,
+                "delivery.timeout.ms": 600_000,
                 "queue.buffering.max.messages": 2000,
                 "batch.num.messages": 50,
             }
@@ -160,7 +168,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        left = self._producer.flush(120)
+        left = self._producer.flush(600)
         assert left == 0, f"{left} records were never answered"
 
     def check(self, bootstrap: str) -> None:

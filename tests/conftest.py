@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.testing import LocalBroker
 
-pytest_plugins = ["zookeeper_support"]
+pytest_plugins = ["mounting", "zookeeper_support"]
 pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "log_support")
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.broker.membership import patiently
 from tidelog.coordination.keeper import ConnectionLost, SessionExpired
+from tidelog.coordination.registry import patiently
 
 
 def test_a_session_may_end_before_we_have_joined() -> None:

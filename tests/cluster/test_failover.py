@@ -17,6 +17,7 @@ from cluster_support import (
     metadata,
     topic_state,
 )
+from commit_checker import Committer
 from raw_client import RawClient, batch_of
 from waiting import until
 
@@ -80,8 +81,12 @@ def test_all_die_at_once(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     create_topic(cluster.brokers[1], "load", PARTITIONS)
     everybody_knows(cluster, "load")
-    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+    with (
+        Load(cluster.bootstrap, "load", PARTITIONS) as load,
+        Committer(cluster.bootstrap, "group", "load") as committer,
+    ):
         load.more(1000)
+        committer.more()
         for broker in cluster.brokers.values():
             assert broker.process is not None
             broker.process.send_signal(signal.SIGKILL)
@@ -92,8 +97,11 @@ def test_all_die_at_once(own_cluster: LocalCluster) -> None:
         for broker in cluster.brokers.values():
             broker.wait_ready()
         load.more(500)
+        committer.check()
+        committer.more()
         back_in_sync(cluster, "load")
     load.check(cluster.bootstrap)
+    committer.check()
 
 
 def test_a_rolling_restart(own_cluster: LocalCluster) -> None:
@@ -101,14 +109,20 @@ def test_a_rolling_restart(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     create_topic(cluster.brokers[1], "load", PARTITIONS)
     everybody_knows(cluster, "load")
-    with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+    with (
+        Load(cluster.bootstrap, "load", PARTITIONS) as load,
+        Committer(cluster.bootstrap, "group", "load") as committer,
+    ):
         for broker in cluster.brokers.values():
             load.more()
+            committer.more()
             assert broker.stop() == 0
             load.more()
+            committer.check()
             broker.start()
             back_in_sync(cluster, "load")
     load.check(cluster.bootstrap)
+    committer.check()
     for broker in cluster.brokers.values():
         assert "that nobody has taken over" not in broker.log
 
@@ -237,21 +251,26 @@ def test_a_follower_with_a_damaged_log(own_cluster: LocalCluster, damage: str) -
         leader = leaders(cluster.brokers[1], "load")[0]
         victim = next(b for b in cluster.brokers.values() if b.broker_id != leader)
         victim.kill()
-        path = next((victim.data / "load-0").glob("*.log"))
-        data = bytearray(path.read_bytes())
-        if damage == "cut":
-            path.write_bytes(data[: len(data) // 2])
-        elif damage == "flip":
-            data[len(data) // 2] ^= 0xFF
-            path.write_bytes(data)
-        else:
-            shutil.rmtree(victim.data / "load-0")
+        damage_log(victim, "load-0", damage)
         load.more(500)
         victim.start()
         back_in_sync(cluster, "load")
         load.more()
     load.check(cluster.bootstrap)
     same_logs(cluster, "load", 1)
+
+
+def damage_log(broker: ClusterBroker, name: str, how: str) -> None:
+    """While the broker is down: cut the log of a partition, change it, or take it away."""
+    path = next((broker.data / name).glob("*.log"))
+    data = bytearray(path.read_bytes())
+    if how == "gone":
+        shutil.rmtree(broker.data / name)
+    elif how == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif data:
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
 
 
 def same_logs(cluster: LocalCluster, topic: str, partitions: int) -> None:

@@ -1,22 +1,35 @@
 """A cluster under load while its brokers die, for as long as you like.
 
-    PYTHONPATH=tests python -m faults.cluster_soak --minutes 10 --seed 7
+    ./dev soak --minutes 10
+    ./dev soak --minutes 10 --seed 7
 
 Every few seconds something happens: a broker, the controller or all of them are killed, frozen
-for longer than their session, or restarted; ZooKeeper is restarted.  Producers are idempotent
-and wait for all replicas in sync.  After each round everything that was acknowledged must be
-there, once and in order, and the replicas must have the same bytes.
+for longer than their session, or restarted one by one; a broker can write to its disk no longer,
+or finds its logs damaged; ZooKeeper is restarted.  Producers are idempotent and wait for all
+replicas in sync; a group reads and commits.  After each event the group must have what it was
+told is committed.  After each round everything that was acknowledged must be there, once and in
+order, and the replicas must have the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import resource
 import sys
 import time
+from collections import Counter
 
-from cluster.test_failover import back_in_sync, same_logs
-from cluster_support import Load, controller, create_topic, everybody_knows, leaders
+from cluster.test_failover import back_in_sync, damage_log, same_logs
+from cluster_support import (
+    Load,
+    controller,
+    create_topic,
+    everybody_knows,
+    leaders,
+    without,
+)
+from commit_checker import Committer
 from waiting import until
 
 from tidelog.testing import LocalCluster
@@ -68,10 +81,32 @@ def freeze(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
         victim.thaw()
 
 
-def restart(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    broker = cluster.brokers[chance.choice(list(cluster.brokers))]
-    assert broker.stop() == 0
-    broker.start()
+def restart_each(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
+    for broker in cluster.brokers.values():
+        assert broker.stop() == 0
+        broker.start()
+        back_in_sync(cluster, topic)
+
+
+def full_disk(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
+    """The kernel refuses what one broker writes, until the others go on without it."""
+    victim = cluster.brokers[chance.choice(list(cluster.brokers))]
+    _, most = resource.prlimit(victim.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (0, most))
+    try:
+        until(lambda: without(cluster, victim.broker_id, topic), "the others go on", 100)
+    finally:
+        resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+def damage(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
+    """A follower finds its log of one partition cut, with other bytes, or gone."""
+    index = chance.randrange(PARTITIONS)
+    leader = leaders(next(cluster.running()), topic)[index]
+    victim = chance.choice([b for b in cluster.brokers.values() if b.broker_id != leader])
+    victim.kill()
+    damage_log(victim, f"{topic}-{index}", chance.choice(["cut", "flip", "gone"]))
+    victim.start()
 
 
 def restart_zookeeper(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
@@ -81,19 +116,40 @@ def restart_zookeeper(cluster: LocalCluster, chance: random.Random, topic: str) 
     cluster._server.wait_ready()
 
 
-EVENTS = [kill_leader, kill_controller, kill_all, freeze, restart, restart_zookeeper]
+EVENTS = [
+    kill_leader,
+    kill_controller,
+    kill_all,
+    freeze,
+    restart_each,
+    full_disk,
+    damage,
+    restart_zookeeper,
+]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="./dev soak", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--cluster", action="store_true", help="this one, also without --minutes")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     chance = random.Random(seed)
     print(f"seed {seed}: run it again with --seed {seed}", flush=True)
-    end = time.monotonic() + options.minutes * 60
-    number = total = 0
+    try:
+        summary = soak(chance, options.minutes)
+    except AssertionError as error:
+        sys.exit(f"VIOLATION (seed {seed}): {error}")
+    print(f"seed {seed}: {summary}")
+
+
+def soak(chance: random.Random, minutes: float) -> str:
+    end = time.monotonic() + minutes * 60
+    number = records = commits = 0
+    happened: Counter[str] = Counter()
     with LocalCluster(3, SETTINGS) as cluster:
         while time.monotonic() < end:
             number += 1
@@ -102,20 +158,35 @@ def main() -> None:
             everybody_knows(cluster, topic)
             events = chance.choices(EVENTS, k=4)
             print(f"round {number}: {', '.join(e.__name__ for e in events)}", flush=True)
-            with Load(cluster.bootstrap, topic, PARTITIONS) as load:
+            with (
+                Load(cluster.bootstrap, topic, PARTITIONS) as load,
+                Committer(cluster.bootstrap, "soak", topic) as committer,
+            ):
+                committer.more()
                 for event in events:
                     load.more()
                     event(cluster, chance, topic)
+                    back_in_sync(cluster, topic)
                     load.more()
-                back_in_sync(cluster, topic)
+                    committer.check()
+                    committer.more()
             load.check(cluster.bootstrap)
+            committer.check()
             same_logs(cluster, topic, PARTITIONS)
-            total += load.total
             for broker in cluster.brokers.values():
-                if "Traceback" in broker.log:
-                    sys.exit(f"broker {broker.broker_id}:\n{broker.log}")
-            print(f"  {load.total} records acknowledged, all there", flush=True)
-    print(f"{number} rounds, {total} records: nothing lost, nothing twice, all in order")
+                assert "Traceback" not in broker.log, f"broker {broker.broker_id}:\n{broker.log}"
+            happened.update(event.__name__ for event in events)
+            records += load.total
+            commits += committer.count
+            print(
+                f"  {load.total} records and {committer.count} commits acknowledged, all there",
+                flush=True,
+            )
+    times = ", ".join(f"{count} x {name}" for name, count in sorted(happened.items()))
+    return (
+        f"{number} rounds ({times}), {records} records: none lost, none twice, each in its order; "
+        f"{commits} commits: none went back"
+    )
 
 
 if __name__ == "__main__":

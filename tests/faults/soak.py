@@ -2,7 +2,8 @@
 
     ./dev soak                        a hundred kills, then a hundred power cuts
     ./dev soak --kills 500            five hundred kills, no power cuts
-    ./dev soak --minutes 60           the same, again and again
+    ./dev soak --kills 100 --minutes 60   a hundred kills, again and again (without --kills or
+                                      --cuts, --minutes is the soak of a cluster)
     ./dev soak --fuzz                 ten million mutated requests
     ./dev soak --fuzz 500000          half a million
     ./dev soak --fuzz --from 1200     ... from block 1200 of the same seed on

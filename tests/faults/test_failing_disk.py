@@ -10,11 +10,11 @@ a file system with an error turns read-only under its users (``errors=remount-ro
 import os
 import resource
 import shutil
-import subprocess
 
 import pytest
 from faults.history import History
 from faults.load import RawWriter, Reader, whole_log
+from mounting import run
 from raw_client import RawClient, batch_of
 from waiting import until
 
@@ -22,26 +22,6 @@ from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 
 MIB = 1 << 20
-
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """``mounted(options, source)`` mounts on a fresh folder; skips where that is not allowed."""
-    path = tmp_path / "disk"
-    path.mkdir()
-
-    def mount(*options):
-        done = run("mount", *options, str(path))
-        if done.returncode:
-            pytest.skip(f"this test needs the right to mount: {done.stderr.strip()}")
-        return path
-
-    yield mount
-    run("umount", "-l", str(path))
 
 
 class Busy:

@@ -17,6 +17,8 @@ from waiting import until
 from tidelog.testing.ports import free_port
 from tidelog.tools.cluster_processes import _runs, _wait_gone
 
+pytestmark = pytest.mark.timeout(600)  # each waits for several things in turn
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from tidelog.broker.cluster_admin import ClusterAdmin
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.membership import Membership, patiently
+from tidelog.broker.membership import Membership
 from tidelog.broker.peers import Peer
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
@@ -43,6 +43,7 @@ from tidelog.coordination.metadata import (
     TopicInfo,
 )
 from tidelog.coordination.paths import DEFAULT_ENTITY
+from tidelog.coordination.registry import patiently
 from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.coordinators.service import GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.orders import Orders
@@ -29,18 +29,16 @@ from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
 from tidelog.coordination.keeper import (
     BadVersion,
-    ConnectionLost,
     Delete,
     Keeper,
     KeeperError,
     NodeExists,
     NoNode,
     SessionEvent,
-    SessionExpired,
     Stat,
 )
 from tidelog.coordination.metadata import BrokerInfo
-from tidelog.coordination.registry import CHANGE_LIVES_MS, Registry
+from tidelog.coordination.registry import CHANGE_LIVES_MS, Registry, patiently
 from tidelog.errors import ApiError, ErrorCode, SettingError
 
 if TYPE_CHECKING:
@@ -53,16 +51,6 @@ _RETRY_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
 _AFTER_BUG_SECONDS = 1.0
 _RETIRE_SECONDS = 2.0
-
-
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """What a broker does before it is registered: a session that ends meanwhile costs nothing."""
-    while True:
-        try:
-            return await work()
-        except (ConnectionLost, SessionExpired) as error:
-            log.warning("ZooKeeper: %s (%s); trying again", error, type(error).__name__)
-            await asyncio.sleep(_RETRY_SECONDS)
 
 
 class Membership:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.propagation import DELETED, FULL, PART
 from tidelog.coordination import paths
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
-from tidelog.coordination.registry import Registry
+from tidelog.coordination.registry import Registry, patiently
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -140,7 +140,8 @@ class Orders:
     async def _config(self, name: str) -> dict[str, str]:
         known = self.topic_configs.get(name)
         if known is None:
-            known = await self._registry.config(paths.topic_config(name))
+            path = paths.topic_config(name)
+            known = await patiently(lambda: self._registry.config(path))
             self.topic_configs[name] = known
         return known
 

@@ -22,6 +22,7 @@ from tidelog.coordination.metadata import BrokerInfo
 _REFUSALS = 3
 _AFTER_REFUSAL = 0.02
 _AFTER_FAILURE = 1.0
+_AFTER_SHORT = 0.1
 
 
 async def watch_over(info: BrokerInfo, died: Callable[[BrokerInfo], Awaitable[None]]) -> None:
@@ -39,9 +40,14 @@ async def watch_over(info: BrokerInfo, died: Callable[[BrokerInfo], Awaitable[No
             await asyncio.sleep(_AFTER_FAILURE)
             continue
         seen, refusals = True, 0
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
             with contextlib.suppress(OSError):
                 await reader.read(1)  # nothing ever comes: it returns when the connection ends
         finally:
             writer.close()
+        if loop.time() - begun < _AFTER_SHORT:
+            # Something takes our connections and closes them: a proxy before a dead broker.
+            await asyncio.sleep(_AFTER_SHORT)
     await died(info)

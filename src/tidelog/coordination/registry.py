@@ -8,19 +8,22 @@ the znodes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.coordination import paths
 from tidelog.coordination.keeper import (
     BadVersion,
+    ConnectionLost,
     Create,
     Delete,
     Keeper,
     NodeExists,
     NoNode,
     Operation,
+    SessionExpired,
     Set,
     Stat,
     Watch,
@@ -29,8 +32,23 @@ from tidelog.coordination.metadata import BrokerInfo, PartitionInfo, TopicInfo
 from tidelog.errors import SettingError
 from tidelog.wire.uuids import parse_uuid, random_uuid, uuid_text
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_RETRY_SECONDS = 0.2
+
 PRODUCER_ID_BLOCK = 1000
 CHANGE_LIVES_MS = 15 * 60_000  # a note of changed settings; by then everybody has read it
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """What needs no session of its own: one that ends meanwhile costs nothing but time."""
+    while True:
+        try:
+            return await work()
+        except (ConnectionLost, SessionExpired) as error:
+            log.warning("ZooKeeper: %s (%s); trying again", error, type(error).__name__)
+            await asyncio.sleep(_RETRY_SECONDS)
 
 
 class Registry:
