@@ -13,10 +13,9 @@ from typing import Any
 
 import click
 
-from tidelog.client.connection import CannotConnect
 from tidelog.tools.load_look import history, verify
 from tidelog.tools.load_options import need_spark, to_option
-from tidelog.tools.options import bootstrap_option, json_option, offset_value
+from tidelog.tools.options import advice, bootstrap_option, json_option, offset_value
 from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
 
@@ -202,7 +201,7 @@ def load(
     def waiting(holder: str) -> None:
         note(f"waiting for another load into {to} ({holder})")
 
-    with _hint(), lock(wanted.root / LOCK, wait=wait, waiting=waiting):
+    with advice(), _interrupts(), lock(wanted.root / LOCK, wait=wait, waiting=waiting):
         run = Run(line, to, as_json)
         loader = Loader(wanted, spark, show_progress(line), stop=run.stop)
         if continuous:
@@ -214,11 +213,9 @@ def load(
 
 
 @contextlib.contextmanager
-def _hint() -> Iterator[None]:
+def _interrupts() -> Iterator[None]:
     try:
         yield
-    except CannotConnect as error:
-        raise error.advised("-b") from error
     except KeyboardInterrupt:  # while it waits for another load, say
         note("interrupted: nothing was loaded")
         sys.exit(130)

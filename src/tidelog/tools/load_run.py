@@ -165,7 +165,8 @@ def show_report(report: LoadReport, to: str, as_json: bool) -> None:
         show_json(asdict(report))
         return
     if report.number is None:
-        click.echo(f"nothing new for {to}")
+        why = report.why_nothing
+        click.echo(f"nothing to load into {to}: {why}" if why else f"nothing new for {to}")
         return
     parts = [f"{plural(report.rows, 'record')} to {to} in {plural(report.files, 'file')}"]
     parts.append(size_text(report.bytes))

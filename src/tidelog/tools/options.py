@@ -40,9 +40,15 @@ class Choice(click.Choice[str]):
 @contextlib.contextmanager
 def connect(bootstrap: str, **options: Any) -> Iterator[Cluster]:
     """A cluster to ask; if no broker can be reached, the error says what to do."""
+    with advice(), Cluster(bootstrap, **options) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def advice() -> Iterator[None]:
+    """If no broker can be reached, the error says what to do."""
     try:
-        with Cluster(bootstrap, **options) as cluster:
-            yield cluster
+        yield
     except CannotConnect as error:
         raise error.advised("-b") from error
 

@@ -136,7 +136,7 @@ def test_a_schema_by_the_user(filled: Filled, loads: Loads, lake: Path, tmp_path
     assert (report.rows, report.dead) == (1, 1)
     (row,) = plain(lake)
     assert row["a"] == 1 and row["b"] == "x" and "c" not in row
-    with pytest.raises(LakeError, match="--schema a nonsense: write it as in SQL"):
+    with pytest.raises(LakeError, match="--schema a nonsense: there is no type nonsense"):
         loads(topic, tmp_path / "x", value="json", schema="a nonsense")
     with pytest.raises(LakeError, match="--schema is for --value json or csv"):
         loads(topic, tmp_path / "x", schema="a int")

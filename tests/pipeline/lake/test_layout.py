@@ -44,7 +44,8 @@ def test_names(text: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("upper(a)", r"give the folder a name: upper\(a\) as name"),
+        ("upper(a)", r"--by upper\(a\): a folder needs a name, .*; write upper\(a\) as NAME"),
+        ("dat(timestamp)", r"there is no function dat of a time; did you mean date\(timestamp\)\?"),
         ("a,,b", "an expression is empty"),
         ("", "an expression is empty"),
         ("a, A", "two folders have the name a"),

@@ -77,8 +77,9 @@ def run_continuous(
 def _run_query(loader: Loader, batches: _Batches, seconds: float) -> BaseException | None:
     """One query, until it is to stop, or until it ends by itself: then why."""
     checkpoint = f"{CHECKPOINTS}/{uuid.uuid4().hex}"
+    options = batches.options()  # whatever is wrong is said before Spark is started
     reader = loader.spark.readStream.format("tidelog")
-    for name, value in batches.options().items():
+    for name, value in options.items():
         reader = reader.option(name, value)
     query = (
         reader.load()

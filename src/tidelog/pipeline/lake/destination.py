@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-
+from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
 from tidelog.pipeline.lake.layout import Part
 from tidelog.pipeline.lake.ledger import State
 from tidelog.pipeline.lake.options import LoadOptions
 from tidelog.pipeline.lake.writing import WriteJob
 from tidelog.pipeline.options import ClientOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tidelog.pipeline.ranges import COLUMNS, HEADERS
 
 
 def check_empty(root: Path) -> None:
@@ -99,15 +98,18 @@ def write_job(
     )
 
 
-def user_schema(_: SparkSession, text: str) -> pa.Schema:
-    """``name type, ...`` as in SQL; it is Spark that reads it, and a session must be there."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    try:
-        return to_arrow_schema(StructType.fromDDL(text), timezone="UTC")
-    except (PySparkException, AssertionError) as error:
-        raise LakeError(
-            f'--schema {text}: write it as in SQL, "user string, n bigint"; {error}'
-        ) from None
+def check_columns(parts: Sequence[Part], layout: dict[str, Any]) -> None:
+    """A folder by a column that no record will have is a mistake, where that can be known."""
+    if layout["value"] in ("json", "csv") and layout["schema"] is None:
+        return
+    known = [*COLUMNS, HEADERS]
+    if layout["schema"] is not None:
+        known = [name for name in known if name != "value"] + parse_schema(layout["schema"]).names
+    by_lower = {name.lower(): name for name in known}
+    for part in parts:
+        if part.column is None or part.column.lower() in by_lower:
+            continue
+        close = difflib.get_close_matches(part.column.lower(), by_lower, n=1)
+        hint = f"did you mean {by_lower[close[0]]}?" if close else f"there are {', '.join(known)}"
+        more = "" if layout["schema"] else "; --value json or csv makes columns of values"
+        raise LakeError(f"--by {part.expression}: there is no column {part.column}; {hint}{more}")

@@ -13,6 +13,7 @@ calendar has (a producer that writes microseconds as milliseconds), goes where n
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,8 +92,23 @@ def _parse_part(text: str) -> Part:
         function = call["function"].lower()
         return Part(name or _NAMES.get(function, function), text, function, call["column"])
     if name is None:
-        raise LakeError(f"--by {text}: give the folder a name: {text} as name")
+        raise _unnamed(text, call)
     return Part(name, text)
+
+
+def _unnamed(text: str, call: re.Match[str] | None) -> LakeError:
+    """Perhaps it is an expression for Spark, perhaps one of ours that is misspelt."""
+    close = difflib.get_close_matches(call["function"].lower(), _TIME, n=1) if call else []
+    if call and close:
+        return LakeError(
+            f"--by {text}: there is no function {call['function']} of a time; did you mean "
+            f"{close[0]}({call['column']})?"
+        )
+    functions = ", ".join(name for name in _TIME if name not in _NAMES)
+    return LakeError(
+        f"--by {text}: a folder needs a name, which only columns and {functions} of a time have "
+        f"by themselves; write {text} as NAME"
+    )
 
 
 def _split(text: str) -> list[str]:

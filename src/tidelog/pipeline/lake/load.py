@@ -18,19 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-
-from tidelog.client.cluster import TopicPartition
-from tidelog.client.offsets import Extent, Kind, Position
+from tidelog.client.cluster import TOPIC_GONE, no_topic
 from tidelog.clock import SystemClock
 from tidelog.pipeline.lake import plan
+from tidelog.pipeline.lake.agree import agree
 from tidelog.pipeline.lake.compact import choose, compact_task
+from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
 from tidelog.pipeline.lake.destination import (
+    check_columns,
     check_empty,
     layout_of,
     settings_of,
-    user_schema,
     write_job,
 )
 from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
@@ -50,20 +49,15 @@ from tidelog.pipeline.lake.ledger import (
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
 from tidelog.pipeline.lake.plan import Found
 from tidelog.pipeline.lake.results import file_entries, range_entries
-from tidelog.pipeline.lake.schemas import (
-    Conflict,
-    from_spark_json,
-    merge_fields,
-    to_spark_json,
-)
-from tidelog.pipeline.lake.spans import Span, spans_text
+from tidelog.pipeline.lake.schemas import to_spark_json
+from tidelog.pipeline.lake.wanted import find_ranges, why_nothing
 from tidelog.pipeline.lake.widen import SchemaChange, plan_change, widen_task
 from tidelog.pipeline.lake.writing import WriteJob, too_many, write_task
 from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
-from tidelog.pipeline.where import Topics, Where
+from tidelog.pipeline.where import Topics
 from tidelog.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
@@ -72,7 +66,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCAL = "localhost:9092"
-_MOST_ROUNDS = 5
 
 
 def load(
@@ -154,6 +147,9 @@ class Loader:
         # Whatever is wrong with it is said before anything is read.
         layout = layout_of(options, self.ledger.state)
         self._parts = parse_by(layout["by"]) if layout["by"] else ()
+        if layout["schema"]:
+            parse_schema(layout["schema"])
+        check_columns(self._parts, layout)
 
     @property
     def spark(self) -> SparkSession:
@@ -182,9 +178,12 @@ class Loader:
             self.check_topics(logs)
             found = self.find_ranges(positions, logs)
             sizes = positions.sizes(logs, {part.place: part.start for part in found.ranges})
+            nothing = not found.ranges and not found.lost
+            why = why_nothing(self.options, positions, logs) if nothing else ""
         report = self.load_ranges(found, sizes, logs.ids)
         compacted = self.compact()
-        return replace(report, seconds=time.monotonic() - began, compacted=compacted)
+        seconds = time.monotonic() - began
+        return replace(report, seconds=seconds, compacted=compacted, why_nothing=why)
 
     def load_ranges(
         self,
@@ -211,7 +210,7 @@ class Loader:
                 job = with_sample(job, ranges)
             cores = self.spark.sparkContext.defaultParallelism if ranges else 1
             tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
-            results, schema = self._agree(job, tasks)
+            results, schema = agree(job, tasks, self._run)
             added = [row for result in results for row in result["files"]]
             change = self._widen(replace(job, schema=schema), added)
             manifest = Manifest(
@@ -337,7 +336,11 @@ class Loader:
 
         def ask() -> str | None:
             with self.client.cluster() as cluster:
-                return cluster.metadata([]).cluster_id
+                found = cluster.metadata([] if self._asked else self.source().topics.names)
+                for view in found.topics.values():
+                    if view.error in TOPIC_GONE:
+                        raise no_topic(view.name, cluster.topic_names())
+                return found.cluster_id
 
         # Nobody waits a minute to hear of a wrong address; later on a broker may be restarting.
         self._cluster_id = positions.retried(ask) if self._asked else ask()
@@ -366,44 +369,13 @@ class Loader:
 
     def find_ranges(self, positions: Positions, logs: Logs) -> Found:
         """What is to be read, what is lost, and where the others begin."""
-        state = self.ledger.state
-        ends = {place: state.end(place) or 0 for place in logs.extents}
-        beyond = {place: end for place, end in ends.items() if end > logs.extents[place].end}
-        logs = positions.reaching(logs, beyond)
-        first = last = None
-        if self.options.start is not None:
-            first = positions.resolve(Where("--from", self.options.start), self.options.start, logs)
-            _check_absolute(self.options.start, first, logs.extents)
-        if self.options.until is not None:
-            last = positions.resolve(Where("--until", self.options.until), self.options.until, logs)
-        spans = plan.wanted(state, logs.extents, first, last)
-        begins = plan.beginnings(state, logs.extents, last, spans)
-        return Found(*self._there(spans, logs), begins)
-
-    def _there(
-        self, spans: Mapping[TopicPartition, Sequence[Span]], logs: Logs
-    ) -> tuple[list[OffsetRange], list[RangeEntry]]:
-        there, lost = plan.without_lost(spans, logs.extents)
-        if lost and self.options.on_loss == "fail":
-            shown = "; ".join(
-                f"{row.place}: {spans_text([(row.start, row.end)])}" for row in lost[:5]
-            )
-            raise LakeError(
-                f"retention was faster than the loads: offsets that are not in the destination are "
-                f"no longer in the topic ({shown}); --on-loss skip goes on without them"
-            )
-        ranges = [
-            OffsetRange(*place, start, end, logs.ids[place.topic])
-            for place, rows in sorted(there.items())
-            for start, end in rows
-        ]
-        return ranges, lost
+        return find_ranges(self.options, self.ledger.state, positions, logs)
 
     def _job(self, name: str, started: int) -> WriteJob:
         layout = layout_of(self.options, self.ledger.state)
         schema = self.ledger.state.schema
         if layout["schema"]:
-            schema = to_spark_json(user_schema(self.spark, layout["schema"]))
+            schema = to_spark_json(parse_schema(layout["schema"]))
         return write_job(self.options, self.client, layout, self._parts, schema, name, started)
 
     # -- the tasks --------------------------------------------------------------------
@@ -441,51 +413,9 @@ class Loader:
                 raise LakeError(result["error"])
         return {result["task"]: result for result in results}
 
-    def _agree(
-        self, job: WriteJob, tasks: Mapping[int, tuple[OffsetRange, ...]]
-    ) -> tuple[list[dict[str, Any]], Any]:
-        """Run the tasks, and find one schema for what all of them have met.
-
-        Two tasks may meet the same new field at the same time, one as text, one as a number.
-        The earlier task is right, and the later one is done again, knowing that.
-        """
-        results = self._run(job, tasks)
-        for _ in range(_MOST_ROUNDS):
-            fields: list[pa.Field] = list(from_spark_json(job.schema)) if job.schema else []
-            again = {}
-            for number, result in sorted(results.items()):
-                try:
-                    for file in result["files"]:
-                        fields = merge_fields(fields, list(from_spark_json(file["schema"])))
-                except Conflict:
-                    again[number] = tasks[number]
-            schema = to_spark_json(pa.schema(fields)) if fields else None
-            if not again:
-                return list(results.values()), schema
-            job = replace(job, schema=schema)
-            results |= self._run(job, again)
-        raise LakeError("the records have fields of changing types: name the types with --schema")
-
     def _check_errors(self, manifest: Manifest) -> None:
         bad = sum(row.dead + row.skipped for row in manifest.ranges)
         most = self.options.max_errors
         if most is not None and bad > most:
             place = next(row for row in manifest.ranges if row.dead or row.skipped)
             raise LakeError(too_many(bad, most, f"in {place.place}[{place.start}:{place.end}]"))
-
-
-# -- small things -------------------------------------------------------------------
-
-
-def _check_absolute(
-    position: Position,
-    found: Mapping[TopicPartition, int],
-    logs: Mapping[TopicPartition, Extent],
-) -> None:
-    if position.kind is not Kind.ABSOLUTE:
-        return
-    for place, offset in found.items():
-        if not logs[place].start <= offset <= logs[place].end:
-            raise LakeError(
-                f"--from {offset}: {place} has offsets {logs[place].start} to {logs[place].end - 1}"
-            )

@@ -89,6 +89,7 @@ class LoadReport:
     new_columns: tuple[str, ...] = ()  # that the destination did not have before
     widened: tuple[Widening, ...] = ()
     lost_offsets: tuple[str, ...] = ()  # which, as "topic-0: offsets 3 to 7"
+    why_nothing: str = ""  # what --from and --until have to do with that, if they were given
 
 
 def position_of(name: str, text: str | None) -> Position | None:
