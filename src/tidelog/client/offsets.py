@@ -55,7 +55,12 @@ _POSITION = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-_HELP = "use start, end, a number, +N, -N, @TIME (2026-01-01T00:00Z) or @-48h"
+# For help texts and errors: the one list of what may be written.
+FORMS = (
+    "start, end (or earliest, latest), N, +N after the start, -N before the end, @TIME "
+    "(@2026-01-01T00:00Z), -48h or @-48h (s, m, h, d ago)"
+)
+_HELP = f"use {FORMS}"
 
 
 class Extent(NamedTuple):

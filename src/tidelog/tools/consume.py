@@ -15,7 +15,7 @@ import click
 
 from tidelog.client.cluster import Cluster, TopicPartition, TopicView
 from tidelog.client.fetcher import Fetcher
-from tidelog.client.offsets import END, START, Extent, Kind, Position, Range
+from tidelog.client.offsets import END, FORMS, START, Extent, Kind, Position, Range
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -55,7 +55,7 @@ _PROPERTIES = {
     "start",
     callback=offset_or_range_value,
     metavar="OFFSET",
-    help="Where to begin: start, end, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: end "
+    help=f"Where to begin: {FORMS}; or a range A:B.  Default: end "
     "(start, if --until or --exit says where to stop).",
 )
 @click.option(

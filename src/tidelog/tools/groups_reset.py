@@ -10,7 +10,7 @@ from tidelog.client import groups as asking
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.groups import CommittedOffset, GroupView
-from tidelog.client.offsets import Extent, Kind, Position
+from tidelog.client.offsets import FORMS, Extent, Kind, Position
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -29,8 +29,7 @@ Plan = list[dict[str, Any]]
     required=True,
     callback=offset_value,
     metavar="OFFSET",
-    help="start, end, N (that offset), +N (N after the start), -N (N before the end), @TIME "
-    "(2026-01-01T00:00Z) or @-48h.  Nothing is relative to what is committed.",
+    help=f"{FORMS}.  Nothing is relative to what is committed.",
 )
 @click.option(
     "--topic",

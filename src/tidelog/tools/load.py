@@ -1,7 +1,7 @@
-"""``tidelog load``: topics into a folder of Parquet files; ``verify`` and ``history`` of it.
+"""``tidelog load``: topics into a folder of Parquet files; ``verify`` and so on look at it.
 
-The first word is a topic unless it is ``verify`` or ``history``; a topic of such a name comes
-after ``--``.  Spark and pyarrow are imported when there is something to do for them.
+The first word is a topic unless it is ``verify``, ``history`` or ``dead-letters``; a topic of such
+a name comes after ``--``.  Spark and pyarrow are imported when there is something to do for them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from tidelog.tools.load_look import history, verify
+from tidelog.client.offsets import FORMS
+from tidelog.tools.load_look import dead_letters, history, verify
 from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import advice, bootstrap_option, json_option, offset_value
 from tidelog.tools.output import note
@@ -21,7 +22,7 @@ from tidelog.tools.pairs import pairs
 
 
 class _Load(click.Command):
-    """A command with two more inside: ``load verify`` and ``load history``."""
+    """A command with more of them inside: ``load verify`` and so on."""
 
     def make_context(
         self,
@@ -57,8 +58,8 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "start",
     callback=offset_value,
     metavar="OFFSET",
-    help="Where to begin: start, end, N, +N, -N, @TIME, -48h.  Default: where the last load into "
-    "DIR ended.  What is in DIR already is not loaded again.",
+    help=f"Where to begin: {FORMS}.  Default: where the last load into DIR ended.  What is in DIR "
+    "already is not loaded again.",
 )
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
 @click.option(
@@ -170,8 +171,9 @@ def load(
         tidelog load searches --to /data/again --from @2026-01-01 --until @2026-01-02
         tidelog load verify --to /data/searches       offsets in = rows out
         tidelog load history --to /data/searches      every load
+        tidelog load dead-letters --to /data/searches what did not decode, and why
 
-    A topic that is called verify or history comes after --.
+    A topic that is called verify, history or dead-letters comes after --.
     """
     if continuous and every is not None:
         raise click.UsageError("--every or --continuous, not both")
@@ -193,6 +195,7 @@ def load(
     def spark() -> Any:
         from tidelog.pipeline.spark import session
 
+        line.show("starting Spark")
         try:
             return session("tidelog load", master=master, settings=spark_settings)
         except (ValueError, RuntimeError) as error:
@@ -202,7 +205,7 @@ def load(
         note(f"waiting for another load into {to} ({holder})")
 
     with advice(), _interrupts(), lock(wanted.root / LOCK, wait=wait, waiting=waiting):
-        run = Run(line, to, as_json)
+        run = Run(line, wanted, as_json)
         loader = Loader(wanted, spark, show_progress(line), stop=run.stop)
         if continuous:
             run.continuous(loader, 60 if interval is None else interval)
@@ -221,4 +224,4 @@ def _interrupts() -> Iterator[None]:
         sys.exit(130)
 
 
-_INNER = {"verify": verify, "history": history}
+_INNER = {"verify": verify, "history": history, "dead-letters": dead_letters}

@@ -1,7 +1,8 @@
-"""``tidelog load verify`` and ``history``: what is in a destination, and whether it is all."""
+"""``tidelog load verify``, ``history`` and ``dead-letters``: what is in a destination."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from tidelog.text import plural
 from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import json_option
 from tidelog.tools.output import note, show_json, show_table, size_text, time_text
+from tidelog.tools.record_json import text_or_base64
 
 if TYPE_CHECKING:
     from tidelog.pipeline.lake.ledger import Manifest
@@ -134,3 +136,64 @@ def _offsets_text(ranges: list[dict[str, Any]]) -> str:
     shown = [f"{row['topic']}-{row['partition']}[{row['start']}:{row['end']}]" for row in ranges]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
     return ", ".join(shown[:2]) + more
+
+
+# -- dead letters -------------------------------------------------------------------
+
+_SHOWN_VALUE = 60
+
+
+@click.command("dead-letters")
+@to_option
+@click.option(
+    "-n", "--rows", default=50, show_default=True, type=click.IntRange(1), help="Show so many."
+)
+@json_option
+def dead_letters(to: str, rows: int, as_json: bool) -> None:
+    """List the records that did not decode: where they are in their topic, and why.
+
+    With --json all of them, one on a line, whole: `jq -r .value` gives the values, and
+    `tidelog produce --json` takes the lines as they are.
+    """
+    need_spark()
+    from tidelog.pipeline.lake.dead_letters import list_dead_letters
+
+    found = 0
+    table = []
+    for row in list_dead_letters(to):
+        found += 1
+        if as_json:
+            click.echo(json.dumps(_letter_json(row), ensure_ascii=False))
+        elif found <= rows:
+            value = row["value"]
+            text = "(null)" if value is None else value.decode("utf-8", "backslashreplace")
+            if len(text) > _SHOWN_VALUE:
+                text = f"{text[:_SHOWN_VALUE]}..."
+            table.append(
+                (row["load"], row["topic"], row["partition"], row["offset"], row["reason"], text)
+            )
+    if as_json:
+        return
+    if not found:
+        click.echo(f"{to}: no dead letters")
+        return
+    columns = ("load", "topic", "partition", "offset", "reason", "value")
+    show_table(columns, table, right=("load", "partition", "offset"))
+    if found > len(table):
+        note(f"the first {len(table):,} of {found:,}; -n {found} or --json shows all")
+
+
+def _letter_json(row: dict[str, Any]) -> dict[str, Any]:
+    """As ``consume --json`` shows a record, and the reason."""
+    microseconds = row["timestamp"]
+    return {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp": -1 if microseconds is None else microseconds // 1000,
+        "key": text_or_base64(row["key"]),
+        "value": text_or_base64(row["value"]),
+        "headers": [[one["key"], text_or_base64(one["value"])] for one in row["headers"] or ()],
+        "reason": row["reason"],
+        "load": row["load"],
+    }

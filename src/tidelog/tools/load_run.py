@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ import click
 
 from tidelog.pipeline.lake.continuous import run_continuous
 from tidelog.pipeline.lake.files import Stopped
+from tidelog.pipeline.lake.ledger import LETTERS
 from tidelog.pipeline.lake.load import Loader
-from tidelog.pipeline.lake.options import LoadReport
-from tidelog.pipeline.progress import Line, duration
+from tidelog.pipeline.lake.options import LoadOptions, LoadReport
+from tidelog.pipeline.progress import Line, Meter
 from tidelog.text import plural
 from tidelog.tools.output import note, show_json, size_text
 
@@ -39,10 +41,11 @@ _SHOWN_PLACES = 3
 class Run:
     """One command: what it has loaded so far, and how it tells."""
 
-    def __init__(self, line: Line, to: str, as_json: bool) -> None:
+    def __init__(self, line: Line, options: LoadOptions, as_json: bool) -> None:
         self.stop = threading.Event()
         self._line = line
-        self._to = to
+        self._to = options.to
+        self._letters = options.dead_letters
         self._json = as_json
         self._loads = 0
         self._rows = 0
@@ -55,10 +58,8 @@ class Run:
         self._line.end()
         last = loader.ledger.state.number
         if self._last is not None and self._last.number is not None:
-            note(
-                f"interrupted after load {self._last.number} was published: all of it is in "
-                f"{self._to}, only small files were not merged"
-            )
+            published = f"load {self._last.number} was published"
+            note(f"interrupted after {published}: all of it is in {self._to}")
         else:
             was = f"as load {last} left it" if last else "as it was"
             note(f"interrupted: nothing of this load was published, {self._to} is {was}")
@@ -99,7 +100,7 @@ class Run:
         self._loads += report.number is not None
         self._rows += report.rows
         self._line.end()
-        show_report(report, self._to, self._json)
+        show_report(report, self._to, self._letters, self._json)
 
 
 def _interruptible(work: Callable[[], None], stop: threading.Event) -> int | None:
@@ -148,19 +149,29 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def show_progress(line: Line) -> Callable[[Progress], None]:
+    """How far it is, and how fast: over the last seconds, without those in which Spark began."""
+    meter: Meter | None = None
+
     def show(progress: Progress) -> None:
-        left = progress.seconds_left
-        line.show(
-            f"{progress.share:4.0%}, {plural(progress.rows, 'record')}, "
-            f"{round(progress.rows_per_second):,} records/s, "
-            f"{progress.tasks_done} of {plural(progress.tasks, 'task')}"
-            + (f", about {duration(left)} to go" if left else "")
-        )
+        nonlocal meter
+        if not progress.tasks:
+            line.show(progress.doing)
+            return
+        tasks = f"{progress.tasks_done} of {plural(progress.tasks, 'task')}"
+        now = time.monotonic()
+        if meter is None or progress.rows < meter.count:  # a first or another round of tasks
+            if progress.rows == 0:
+                line.show(f"{progress.doing}, {tasks}")
+                return
+            meter = Meter(now, count=progress.rows)
+        meter.update(now, progress.rows, max(0, progress.offsets - progress.rows))
+        line.show(f"{progress.share:4.0%}, {meter.text(tasks)}")
 
     return show
 
 
-def show_report(report: LoadReport, to: str, as_json: bool) -> None:
+def show_report(report: LoadReport, to: str, letters: str | None, as_json: bool) -> None:
+    """``letters`` is the topic to which dead letters went, if they did."""
     if as_json:
         show_json(asdict(report))
         return
@@ -181,6 +192,9 @@ def show_report(report: LoadReport, to: str, as_json: bool) -> None:
     click.echo(f"{', '.join(parts)} (load {report.number}, {report.seconds:.1f} s)")
     for text in report.lost_offsets:
         click.echo(f"  lost: {text}")
+    if report.dead:
+        place = f"{to}/{LETTERS}" + (f" and in topic {letters!r}" if letters else "")
+        click.echo(f"  dead letters are in {place}: tidelog load dead-letters --to {quote(to)}")
     if report.new_columns:
         click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
     for row in report.widened:

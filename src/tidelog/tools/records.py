@@ -9,7 +9,7 @@ import click
 
 from tidelog.client import partitions as logs
 from tidelog.client.cluster import TopicPartition
-from tidelog.client.offsets import Position
+from tidelog.client.offsets import FORMS, Position
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError
 from tidelog.text import plural
@@ -39,7 +39,7 @@ def records() -> None:
     required=True,
     callback=offset_value,
     metavar="OFFSET",
-    help="Delete what is before: start, end, N, +N, -N, @TIME or @-48h.",
+    help=f"Delete what is before: {FORMS}.",
 )
 @yes_option
 @bootstrap_option

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.client.offsets import END, START, Position, Range
+from tidelog.client.offsets import END, FORMS, START, Position, Range
 from tidelog.pipeline.sql_text import QueryError, check, reason
 from tidelog.text import plural
 from tidelog.tools.options import (
@@ -51,7 +51,7 @@ def _sample(ctx: click.Context, param: click.Parameter, value: str) -> int | Non
     "start",
     callback=offset_or_range_value,
     metavar="OFFSET",
-    help="Where to begin: start, N, +N, -N, @TIME, @-48h; or a range A:B.  Default: start.",
+    help=f"Where to begin: {FORMS}; or a range A:B.  Default: start.",
 )
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
 @click.option(

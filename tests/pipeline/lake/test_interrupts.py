@@ -44,7 +44,8 @@ def loading(bootstrap: str, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def but_for_progress(text: str) -> list[str]:
-    return [line for line in text.splitlines() if "records/s" not in line]
+    said = (" of 1 task", " of 2 tasks", "starting Spark")  # now and then, on a slow machine
+    return [line for line in text.splitlines() if not any(row in line for row in said)]
 
 
 @pytest.mark.timeout(400)

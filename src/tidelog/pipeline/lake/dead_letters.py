@@ -138,6 +138,17 @@ def _send(
     return sent
 
 
+def list_dead_letters(to: str | Path) -> Iterator[dict[str, Any]]:
+    """All records that did not decode, load by load, with the number of the load; no Spark."""
+    from tidelog.pipeline.lake.verify import open_ledger
+
+    ledger = open_ledger(to)
+    ledger.settle_all()
+    for manifest in ledger.manifests():
+        for row in letters_of(manifest, Path(to)):
+            yield row | {"load": manifest.number}
+
+
 def read_dead_letters(spark: SparkSession, to: str | Path) -> DataFrame:
     """All records that did not decode: key, value, headers, origin, ``reason`` and ``load``."""
     from pyspark.sql.types import StructType

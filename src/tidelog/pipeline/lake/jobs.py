@@ -43,6 +43,7 @@ class Progress:
     tasks_done: int
     tasks: int
     seconds: float
+    doing: str = "reading the first records"
 
     @property
     def rows_per_second(self) -> float:

@@ -43,7 +43,6 @@ from tidelog.pipeline.lake.ledger import (
     FileEntry,
     Ledger,
     Manifest,
-    RangeEntry,
     lost_texts,
 )
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
@@ -318,6 +317,8 @@ class Loader:
         def watch() -> None:
             self.check_stop()
             self.ledger.still_alive(job.load)
+            if self._progress is not None:
+                self._progress(Progress(0, 0, 0, 0, 0.0, title))
 
         return run_tasks(self.spark, f"tidelog load: {title}", list(enumerate(groups)), work, watch)
 

@@ -18,9 +18,7 @@ from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.where import Where
 
 
-def find_ranges(
-    options: LoadOptions, state: State, positions: Positions, logs: Logs
-) -> plan.Found:
+def find_ranges(options: LoadOptions, state: State, positions: Positions, logs: Logs) -> plan.Found:
     """What is to be read, what is lost, and where the others begin."""
     ends = {place: state.end(place) or 0 for place in logs.extents}
     beyond = {place: end for place, end in ends.items() if end > logs.extents[place].end}
