@@ -162,8 +162,15 @@ def test_folders_by_any_expression(
 ) -> None:
     values = [json.dumps({"country": "de" if i % 3 else "fr", "n": i}) for i in range(90)]
     topic = filled([*values, "bad"], partitions=3)
-    report = loads(topic, value="json", by="upper(country) as country, n % 2 as odd, topic")
+    by = "upper(country) as country, n % 2 as odd, topic, hour(timestamp) + 0 as h"
+    zone = "spark.sql.session.timeZone"
+    spark.conf.set(zone, "Asia/Tokyo")
+    try:
+        report = loads(topic, value="json", by=by)
+    finally:
+        spark.conf.set(zone, "UTC")
     assert (report.rows, report.dead) == (90, 1)
+    assert spark.read.parquet(str(lake)).where("h != hour(timestamp)").count() == 0
     assert sorted(path.name for path in lake.glob("country=*")) == ["country=DE", "country=FR"]
     assert spark.read.parquet(str(lake)).where("country = 'FR' and odd = 0").count() == 15
     assert verify(lake).ok

@@ -49,6 +49,9 @@ def run_through_spark(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = list(tasks.items())
+    # Times are UTC in all loads of a destination, whatever the caller's session shows.
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -91,7 +94,10 @@ def _with_folders(records: DataFrame, job: WriteJob) -> DataFrame:
 
     frame = records
     if VALUES in records.columns:
-        fields = records.schema[VALUES].dataType.names
+        there = {name.lower() for name in records.columns}
+        fields = [
+            name for name in records.schema[VALUES].dataType.names if name.lower() not in there
+        ]
         frame = frame.select(
             "*", *[f.col(f"{VALUES}.{quote(name)}").alias(name) for name in fields]
         )
