@@ -142,7 +142,7 @@ def test_every_partition_must_be_named(broker: LocalBroker, topic: str) -> None:
     with pytest.raises(OptionError) as error:
         query.trigger()
     assert f"it leaves out {topic}-1 and it names {topic}-7" in str(error.value)
-    assert "-1 for latest or -2 for earliest" in str(error.value)
+    assert "write -2 (earliest) where you do not care, or in a stream -1" in str(error.value)
 
 
 def test_a_time_without_records(

@@ -105,6 +105,20 @@ def test_no_cluster(tmp_path: Path) -> None:
         assert "there is no cluster in" in done.err
 
 
+def test_arguments_that_cannot_be(tmp_path: Path) -> None:
+    """They are told before anything is made."""
+    data = tmp_path / "none"
+    for args, reason in (
+        (["--set", "foo.bar=1"], "foo.bar: there is no such setting"),
+        (["--port", "31000", "--zookeeper-port", "31002"], "is one of the brokers' ports"),
+        (["--port", "70000"], "is not in the range"),
+    ):
+        done = run("cluster", "up", "--data", str(data), *args)
+        assert done.code in (1, 2)
+        assert reason in done.err
+        assert not data.exists()
+
+
 def test_reassign(data: Path, tmp_path: Path) -> None:
     """Take a broker out of service: plan, run, verify."""
     made = run("cluster", "up", "--brokers", "3", "--data", str(data), "--json", *ports())
@@ -112,6 +126,9 @@ def test_reassign(data: Path, tmp_path: Path) -> None:
     bootstrap = made.json["bootstrap"]
     options = ["--partitions", "6", "--replication-factor", "2"]
     assert run("topics", "create", "t", *options, bootstrap=bootstrap).code == 0
+    wrong = run("topics", "reassign", "tt", "--plan", bootstrap=bootstrap)
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "there is no topic 'tt'" in wrong.err
     planned = run("topics", "reassign", "t", "--plan", "--brokers", "1,2", bootstrap=bootstrap)
     assert planned.code == 0, planned.err
     assert planned.json["version"] == 1

@@ -310,7 +310,7 @@ def _other_partitions(where: Where, logs: Logs) -> OptionError:
         parts.append(f"it leaves out {', '.join(map(str, missing))}")
     if surplus:
         parts.append(f"it names {', '.join(map(str, surplus))}, which the query does not read")
-    hint = "; write -1 for latest or -2 for earliest if you do not care"
+    hint = "; write -2 (earliest) where you do not care, or in a stream -1 (latest)"
     return OptionError(
         f"{where.option} must name every partition of the query: {' and '.join(parts)}"
         + (hint if where.no_record is NoRecord.END else "")

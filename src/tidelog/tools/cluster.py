@@ -18,6 +18,8 @@ from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table, size_text
 from tidelog.tools.pairs import pairs
 
+PORTS = click.IntRange(1, 65_500)  # room for those that follow
+
 data_option = click.option(
     "--data",
     default="tidelog-cluster",
@@ -39,8 +41,14 @@ def cluster() -> None:
 @cluster.command()
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 50))
 @data_option
-@click.option("--port", default=9092, show_default=True, help="Of the first broker.")
-@click.option("--zookeeper-port", default=2181, show_default=True)
+@click.option(
+    "--port",
+    default=9092,
+    show_default=True,
+    type=PORTS,
+    help="Of the first broker; others follow.",
+)
+@click.option("--zookeeper-port", default=2181, show_default=True, type=PORTS)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker.")
 @json_option
 def up(

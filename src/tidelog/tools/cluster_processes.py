@@ -28,6 +28,7 @@ from pathlib import Path
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import SettingError
+from tidelog.settings import Settings
 
 _READY_SECONDS = 60
 _STOP_SECONDS = 30
@@ -75,13 +76,20 @@ class Processes:
         settings: Mapping[str, str],
     ) -> Processes:
         """A new cluster: ports for everybody, a file of settings for each broker."""
-        data.mkdir(parents=True, exist_ok=True)
+        Settings.of(settings)  # refuses what is no setting before anything is made
         brokers = {i: BrokerProcess(i, port + i - 1) for i in range(1, count + 1)}
-        taken = [p for p in (zookeeper_port, *(b.port for b in brokers.values())) if _in_use(p)]
+        ports = [b.port for b in brokers.values()]
+        if zookeeper_port in ports:
+            raise SettingError(
+                f"--zookeeper-port {zookeeper_port} is one of the brokers' ports, "
+                f"{ports[0]} to {ports[-1]}: choose another"
+            )
+        taken = [p for p in (zookeeper_port, *ports) if _in_use(p)]
         if taken:
             raise SettingError(
                 f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
             )
+        data.mkdir(parents=True, exist_ok=True)
         planned = cls(data, zookeeper_port, 0, brokers)
         replicas = min(count, 3)
         for broker in brokers.values():

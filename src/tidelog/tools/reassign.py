@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from tidelog.client import admin
-from tidelog.client.cluster import Cluster, Metadata
+from tidelog.client.cluster import Cluster, Metadata, check_topic
 from tidelog.coordination.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
@@ -69,6 +69,8 @@ def reassign(
 
 def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
     metadata = cluster.metadata(list(names) or None)
+    for name in names:
+        check_topic(metadata.topics[name])
     chosen = sorted(metadata.brokers)
     if wanted is not None:
         try:

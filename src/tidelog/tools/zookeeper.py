@@ -20,7 +20,10 @@ from tidelog.errors import SettingError
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65500))
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: every interface.")
 @click.option(
-    "--ensemble", "three", is_flag=True, help="Three servers, on --port and the next two."
+    "--ensemble",
+    "three",
+    is_flag=True,
+    help="Three servers, on --port and the next two; they talk on --port + 10 to + 22.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
 def zookeeper(data: str, port: int, host: str, three: bool, as_json: bool) -> None:

@@ -177,3 +177,5 @@ def test_folders_by_any_expression(
     assert tidelog.pipeline.read_lake(spark, lake).where("value_country = 'de'").count() == 60
     with pytest.raises(LakeError, match=r"--by nonsense\(n\): "):
         loads(topic, tmp_path / "x", value="json", by="nonsense(n) as x")
+    with pytest.raises(LakeError, match="no record has a field timestam; did you mean timestamp"):
+        loads(topic, tmp_path / "x", value="json", by="date(timestam)")

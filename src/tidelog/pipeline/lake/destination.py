@@ -10,9 +10,10 @@ from typing import Any
 
 from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
-from tidelog.pipeline.lake.layout import Part
+from tidelog.pipeline.lake.layout import Part, renamed_fields
 from tidelog.pipeline.lake.ledger import State
 from tidelog.pipeline.lake.options import LoadOptions
+from tidelog.pipeline.lake.schemas import from_spark_json
 from tidelog.pipeline.lake.writing import WriteJob
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS
@@ -43,7 +44,7 @@ def layout_of(options: LoadOptions, state: State) -> dict[str, Any]:
         return {k: defaults.get(k) if v is None else v for k, v in asked.items()}
     for name, value in asked.items():
         if value is not None and value != there[name]:
-            shown = "nothing" if there[name] is None else there[name]
+            shown = f"no --{name}" if there[name] is None else there[name]
             raise LakeError(
                 f"--{name} {value}: earlier loads into {options.to} had {shown}, and one "
                 "destination has one layout; leave it out, or load into another directory"
@@ -102,14 +103,27 @@ def check_columns(parts: Sequence[Part], layout: dict[str, Any]) -> None:
     """A folder by a column that no record will have is a mistake, where that can be known."""
     if layout["value"] in ("json", "csv") and layout["schema"] is None:
         return
+    more = "; --value json or csv makes columns of values"
     known = [*COLUMNS, HEADERS]
     if layout["schema"] is not None:
         known = [name for name in known if name != "value"] + parse_schema(layout["schema"]).names
+        more = ""
+    _check_known(parts, known, "there is no column", more)
+
+
+def check_fields(parts: Sequence[Part], schema: Any) -> None:
+    """The same where the columns are the fields that the records of a first load have."""
+    found = from_spark_json(schema).names
+    known = [*COLUMNS, HEADERS, *found, *renamed_fields(parts, found)]
+    more = "; a field that will come later is named with --schema"
+    _check_known(parts, list(dict.fromkeys(known)), "no record has a field", more)
+
+
+def _check_known(parts: Sequence[Part], known: Sequence[str], lack: str, more: str) -> None:
     by_lower = {name.lower(): name for name in known}
     for part in parts:
         if part.column is None or part.column.lower() in by_lower:
             continue
         close = difflib.get_close_matches(part.column.lower(), by_lower, n=1)
         hint = f"did you mean {by_lower[close[0]]}?" if close else f"there are {', '.join(known)}"
-        more = "" if layout["schema"] else "; --value json or csv makes columns of values"
-        raise LakeError(f"--by {part.expression}: there is no column {part.column}; {hint}{more}")
+        raise LakeError(f"--by {part.expression}: {lack} {part.column}; {hint}{more}")

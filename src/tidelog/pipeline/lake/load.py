@@ -28,6 +28,7 @@ from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
 from tidelog.pipeline.lake.destination import (
     check_columns,
     check_empty,
+    check_fields,
     layout_of,
     settings_of,
     write_job,
@@ -211,6 +212,8 @@ class Loader:
             tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
             results, schema = agree(job, tasks, self._run)
             added = [row for result in results for row in result["files"]]
+            if added and not self.ledger.state.files and job.value in ("json", "csv"):
+                check_fields(job.parts, schema)
             change = self._widen(replace(job, schema=schema), added)
             manifest = Manifest(
                 LOAD,

@@ -38,12 +38,16 @@ _FOLDER_TYPES = {"date": "date", "to_date": "date"}
 
 
 def lake_schema(to: str | Path) -> pa.Schema:
-    """The columns of all files, for readers that look only into the first:
-    ``pyarrow.dataset.dataset(DIR, schema=lake_schema(DIR))``."""
-    schema = open_ledger(to).state.schema
-    if schema is None:
+    """The columns of all files, and the folders as text, for readers that look only into the
+    first file: ``pyarrow.dataset.dataset(DIR, schema=lake_schema(DIR), partitioning="hive")``."""
+    state = open_ledger(to).state
+    if state.schema is None:
         raise LakeError(f"{to}: no records were loaded yet")
-    return from_spark_json(schema)
+    schema = from_spark_json(state.schema)
+    for part in parse_by(state.layout["by"]) if state.layout["by"] else ():
+        if part.name not in schema.names:
+            schema = schema.append(pa.field(part.name, pa.string()))
+    return schema
 
 
 def read_lake(
