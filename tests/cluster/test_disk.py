@@ -42,4 +42,4 @@ def test_a_full_disk(new_cluster: Any, mounted: Callable[..., Path], tmp_path: P
             load.more()
         load.check(cluster.bootstrap)
         same_logs(cluster, "load", PARTITIONS)
-    assert "No space left" in victim.log
+    assert "cannot write: " in victim.log  # the system has its own words, and we have ours
