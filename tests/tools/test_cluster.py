@@ -194,6 +194,9 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     moving = run(*verify, bootstrap=bootstrap)
     assert (moving.code, "moving" in moving.out) == (1, True)
     assert copied() < len(text) / 2  # a fetch has a mebibyte
+    begin(2)  # another rate while it moves
+    until(lambda: own("--broker", "2") == dict.fromkeys(rates, "2"), "the new rate is known", 60)
+    assert own("--topic", "big") == replicas
     begin(10**9)
     said = ""
 

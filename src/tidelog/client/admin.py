@@ -241,7 +241,7 @@ def reassign(
 
 
 def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
-    """The partitions whose replicas are on the move, with all that have them now."""
+    """The partitions whose replicas are on the move, with the brokers that get them."""
     response = _ask_controller(
         cluster,
         ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS),
@@ -251,7 +251,7 @@ def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
     if response.error_code:
         raise error_of(response.error_code, response.error_message)
     return {
-        (topic.name, row.partition_index): tuple(row.replicas)
+        (topic.name, row.partition_index): tuple(row.adding_replicas)
         for topic in response.topics
         for row in topic.partitions
     }

@@ -32,18 +32,24 @@ class Together(Generic[Q, A]):
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, future))
         if len(self._waiting) == 1:
-            waiting = self._waiting
-            try:
-                await asyncio.sleep(0)  # the others of the same request come now
-                async with self._lock:
-                    self._waiting = []
-                    answers = await self._ask(waiting)
-            except BaseException:
-                self._waiting = [] if self._waiting is waiting else self._waiting
-                _settle(waiting, [KeeperError("interrupted; it may have happened")] * len(waiting))
-                raise
-            _settle(waiting, answers)
-        return await future
+            await self._answer()
+        try:
+            return await future
+        finally:
+            del future  # its exception knows this frame: a circle, and a thousand fill the heap
+
+    async def _answer(self) -> None:
+        waiting = self._waiting
+        try:
+            await asyncio.sleep(0)  # the others of the same request come now
+            async with self._lock:
+                self._waiting = []
+                answers = await self._ask(waiting)
+        except BaseException:
+            self._waiting = [] if self._waiting is waiting else self._waiting
+            _settle(waiting, [KeeperError("interrupted; it may have happened")] * len(waiting))
+            raise
+        _settle(waiting, answers)
 
     async def _ask(self, waiting: Sequence[tuple[Q, object]]) -> Sequence[A | Exception]:
         try:

@@ -115,7 +115,12 @@ def _read(path: Path) -> dict[Key, Replicas]:
 
 def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_json: bool) -> None:
     if throttle is not None:
-        set_throttle(cluster, _current(cluster.metadata()), moves, throttle)
+        under_way = admin.reassignments(cluster)  # whose new replicas still fetch
+        have = {
+            key: tuple(broker for broker in replicas if broker not in under_way.get(key, ()))
+            for key, replicas in _current(cluster.metadata()).items()
+        }
+        set_throttle(cluster, have, moves, throttle)
     results = admin.reassign(cluster, moves)
     failed = {key: error for key, error in results.items() if error is not None}
     if as_json:
