@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from tidelog.testing.ports import free_port
 
 
-class BrokerProcess:
+class BrokerProcess(ABC):
     """``tidelog up`` or ``tidelog server`` with its data in a folder, and its log beside."""
 
     name = "the broker"
@@ -42,9 +43,9 @@ class BrokerProcess:
         """What the broker has said on standard error, over all its lives."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
+    @abstractmethod
     def _command(self) -> list[str]:
         """What ``tidelog`` is told beside the settings."""
-        raise NotImplementedError
 
     def launch(self) -> None:
         """Start without waiting; :meth:`wait_ready` waits."""
