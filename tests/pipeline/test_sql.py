@@ -285,7 +285,7 @@ def test_ctrl_c_ends_a_query_with_one_line(broker: LocalBroker, topic: str) -> N
             screen += more
             if "tasks/s" in screen and not waited:
                 os.killpg(process.pid, signal.SIGINT)
-    assert process.wait() == 130
+    assert process.wait() == 130, screen
     assert "starting Spark ..." in screen
     assert screen.rpartition("\r\x1b[K")[2] == "interrupted\r\n"
     assert "Traceback" not in screen

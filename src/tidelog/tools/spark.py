@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.progress import Line
+
+_came = threading.Event()  # an interrupt
 
 
 def start_spark(
@@ -38,16 +41,21 @@ def start_spark(
 def interruptible(line: Line, last_words: str = "interrupted") -> Iterator[None]:
     """Ctrl-C ends the command: one line, exit code 130, and no stack of anybody's."""
     before = signal.getsignal(signal.SIGINT)
+    _came.clear()
     _catch()
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # A terminal's signal ends Spark, too: on its way here the interrupt may meet somebody who
+        # asks the JVM a last thing (PySpark's `collect` does), and become that one's failure.
+        if not (isinstance(error, KeyboardInterrupt) or _came.is_set()):
+            raise
         line.end()
         note(last_words)
         raise click.exceptions.Exit(128 + signal.SIGINT) from None
     finally:
         line.end()
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        if not _came.is_set():
             _handle(before)
 
 
@@ -58,6 +66,7 @@ def _catch() -> None:
 def _interrupt(*_: Any) -> NoReturn:
     """PySpark's own handler would ask the JVM to cancel the jobs, in the middle of whatever this
     thread is asking it, and py4j would show the stacks of both.  Spark ends with the process."""
+    _came.set()
     _handle(signal.SIG_IGN)  # once is enough: a second one would interrupt the tidying up
     logging.disable(logging.CRITICAL)  # py4j writes down which call was interrupted
     raise KeyboardInterrupt
