@@ -83,6 +83,20 @@ def test_live_without_decoding(
     assert both.count() == 11
 
 
+def test_folders_of_lake_and_topic_are_the_same_in_any_time_zone(
+    broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
+) -> None:
+    late = {"at": "2026-03-01T23:30:00Z"}
+    topic = filled([late])
+    loads(topic, value="json", by="date(at), hour(at)")
+    fill(broker.bootstrap, topic, [late, {"at": "no time"}], make=False)
+    elsewhere = spark.newSession()
+    elsewhere.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    both = tidelog.pipeline.read_lake(elsewhere, lake, live=True)
+    folders = both.orderBy("offset").selectExpr("string(date)", "hour").collect()
+    assert [tuple(row) for row in folders] == [("2026-03-01", 23)] * 2 + [(None, None)]
+
+
 def with_pyarrow(lake: Path) -> list[dict[str, Any]]:
     schema = tidelog.pipeline.lake_schema(lake)
     files = ds.dataset(lake, schema=schema, partitioning="hive")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -166,7 +166,7 @@ def divide(
     codes, folders = None, [""]
     for i, part in enumerate(parts):
         if part.built_in:
-            column = _value(part, batch, renamed_fields(parts, batch.schema.names))
+            column = folder_column(part, parts, batch)
         else:
             assert given is not None
             column = given.column(f"{BY_PREFIX}{i}")
@@ -212,8 +212,10 @@ def too_long(folder: str) -> bool:
     return any(len(name.encode()) > _LONGEST_NAME for name in folder.split("/"))
 
 
-def _value(part: Part, batch: pa.RecordBatch, renamed: Mapping[str, str]) -> Any:
+def folder_column(part: Part, parts: Sequence[Part], batch: pa.RecordBatch) -> Any:
+    """What the folders of a built-in part are called, row by row."""
     assert part.column is not None
+    renamed = renamed_fields(parts, batch.schema.names)
     names = {name.lower(): column for name, column in renamed.items()}
     names |= {name.lower(): name for name in batch.schema.names}
     name = names.get(part.column.lower())
@@ -226,6 +228,8 @@ def _value(part: Part, batch: pa.RecordBatch, renamed: Mapping[str, str]) -> Any
         return _in_calendar(column) if pa.types.is_timestamp(column.type) else column
     if pa.types.is_string(column.type):
         column = _moments(column)
+    elif pa.types.is_timestamp(column.type) and column.type.tz:  # perhaps a session's zone
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     try:
         return _TIME[part.function](_in_calendar(column))
     except pa.ArrowNotImplementedError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tidelog.client.cluster import TOPIC_GONE, TopicPartition, check_topic
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
-from tidelog.pipeline.lake.layout import Part, parse_by, renamed_fields
+from tidelog.pipeline.lake.layout import BY_PREFIX, Part, folder_column, parse_by, renamed_fields
 from tidelog.pipeline.lake.ledger import FileEntry, State
 from tidelog.pipeline.lake.schemas import from_spark_json
 from tidelog.pipeline.lake.values import Decoder, conform_any
@@ -170,14 +170,45 @@ def _topic(
     frame = with_values(frame, state)
     parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
     types = {field.name: field.dataType for field in lake.schema}
+    frame = _with_times(frame, parts)
     for name, column in renamed_fields(parts, frame.columns).items():
         frame = frame.withColumn(name, f.col(quote(column)))
-    told = {part.name for part in parts}
+    folders = {
+        part.name: f.col(f"{BY_PREFIX}{i}") if part.function else f.expr(part.expression)
+        for i, part in enumerate(parts)
+    }
     frame = frame.select(
-        *[f.col(quote(name)) for name in frame.columns if name not in told],
-        *[f.expr(part.expression).cast(types[part.name]).alias(part.name) for part in parts],
+        *[f.col(quote(name)) for name in frame.columns if name not in folders],
+        *[column.cast(types[name]).alias(name) for name, column in folders.items()],
     )
     return lake.unionByName(frame.select(*[_named(name, types) for name in lake.columns]))
+
+
+def _with_times(frame: DataFrame, parts: Sequence[Part]) -> DataFrame:
+    """And the dates and hours of the folders, as a load works them out: Spark would take them in
+    the session's time zone, and fail where a text is no time."""
+    timed = {f"{BY_PREFIX}{i}": part for i, part in enumerate(parts) if part.function}
+    if not timed:
+        return frame
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StructType
+
+    wanted = StructType(list(frame.schema.fields))
+    for name, part in timed.items():
+        wanted = wanted.add(name, _folder_type(part))
+    types = [to_arrow_type(wanted[name].dataType) for name in timed]
+
+    def work_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [
+                pc.cast(folder_column(part, parts, batch), kind)
+                for part, kind in zip(timed.values(), types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, *columns], [*batch.schema.names, *timed]
+            )
+
+    return map_in_arrow(frame, work_out, wanted)
 
 
 def _named(name: str, types: dict[str, Any]) -> Column:
