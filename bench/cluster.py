@@ -38,10 +38,10 @@ from bench.wire import (
     try_produce,
 )
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.partitions import LATEST, list_offsets
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 
 SIZES = {"1 record": 0, "16 KiB": 16 << 10, "1 MiB": 1 << 20}
 WINDOW = 5

@@ -26,11 +26,11 @@ from bench.wire import (
     produce_until,
 )
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, PartitionView
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.testing.ports import free_port

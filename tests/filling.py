@@ -8,9 +8,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from tidelog.client.admin import NewTopic, create_topics
+from tidelog.client.admin import create_topics
 from tidelog.client.cluster import Cluster
 from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 
 
 def make_topic(

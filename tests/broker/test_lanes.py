@@ -10,6 +10,7 @@ from raw_client import batch_of
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.lanes import Lanes, OneLane
+from tidelog.new_topic import NewTopic
 from tidelog.wire.frame import encode_request
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.metadata import MetadataRequest
@@ -33,7 +34,7 @@ async def running(tmp_path):
     settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     async with Broker(settings) as broker:
         if "t" not in broker.metadata.topics:
-            await broker.controller.create_topic("t")
+            await broker.controller.create_topic(NewTopic("t"))
         yield broker
 
 

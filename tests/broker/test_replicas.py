@@ -12,6 +12,7 @@ from raw_client import batch_of, now_ms
 from tidelog.broker.broker import Broker
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.flush import Flush
+from tidelog.new_topic import NewTopic
 
 
 def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
@@ -21,12 +22,12 @@ def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
         settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
         async with Broker(settings) as broker:
             config = {"retention.ms": "1000"}
-            await broker.controller.create_topic("t", config=config)
+            await broker.controller.create_topic(NewTopic("t", config=config))
             old = broker.replicas.partitions["t", 0]
             batch = memoryview(bytearray(batch_of(b"old", timestamp=now_ms() - 60_000)))
             old.append(batch, 9, now_ms())
             await broker.controller.delete_topic("t")
-            await broker.controller.create_topic("t")
+            await broker.controller.create_topic(NewTopic("t"))
             new = broker.replicas.partitions["t", 0]
             new.append(memoryview(bytearray(batch_of(b"new"))), 9, now_ms())
             before = sorted(path.name for path in (tmp_path / "t-0").iterdir())
@@ -72,7 +73,7 @@ def put(partition, value=b"x"):
 async def with_broker(tmp_path, scenario, **config):
     settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     async with Broker(settings) as broker:
-        await broker.controller.create_topic("t", config=config)
+        await broker.controller.create_topic(NewTopic("t", config=config))
         await scenario(broker.replicas, broker.replicas.partitions["t", 0])
 
 
@@ -176,17 +177,17 @@ def test_many_partitions_are_made_in_turns(tmp_path):
 
     async def scenario(replicas, _):
         broker = replicas._config_of.__self__
-        await broker.controller.create_topic("many", 500)
+        await broker.controller.create_topic(NewTopic("many", 500))
         assert len(replicas.partitions) < 400, "not all in one go"
         last = replicas.find("many", 499, broker.metadata)
         assert put(last).base_offset == 0
         doomed = len(replicas.partitions)
         await until(lambda: len(replicas.partitions) > doomed)
-        await broker.controller.create_topic("more", 300)
+        await broker.controller.create_topic(NewTopic("more", 300))
         await until(lambda: len(replicas.partitions) == 1 + 500 + 300)
         assert replicas.partitions["many", 499] is last
         assert not replicas._offline
-        await broker.controller.create_topic("gone", 300)
+        await broker.controller.create_topic(NewTopic("gone", 300))
         await broker.controller.delete_topic("gone")
         await until(lambda: not replicas._to_create)
         assert len(replicas.partitions) == 1 + 500 + 300
@@ -247,7 +248,7 @@ def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(tmp_p
             monkeypatch.setattr(
                 broker.replicas, "apply_retention", lambda p: (inner(p), seen.append(1))
             )
-            await broker.controller.create_topic("t")
+            await broker.controller.create_topic(NewTopic("t"))
             partition = weakref.ref(broker.replicas.partitions["t", 0])
             await until(lambda: seen)
             await broker.controller.delete_topic("t")

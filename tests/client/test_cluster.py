@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tidelog.client import admin
-from tidelog.client.admin import Change, NewTopic, Resource
+from tidelog.client.admin import Change, Resource
 from tidelog.client.cluster import Cluster, TopicPartition, error_of
 from tidelog.client.offsets import Extent, parse_position
 from tidelog.client.partitions import (
@@ -19,6 +19,7 @@ from tidelog.client.partitions import (
 )
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 
 T0 = SystemClock().now_ms() - 3_600_000  # old records, but not too old to be kept

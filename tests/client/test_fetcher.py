@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Producer
 
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.fetcher import Fetched, Fetcher, read_records, records_of
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import CONTROL
 from tidelog.wire.records import encode_batch

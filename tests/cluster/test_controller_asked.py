@@ -5,8 +5,8 @@ from __future__ import annotations
 from cluster_support import controller
 
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 
 

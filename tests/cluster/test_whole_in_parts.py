@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.broker import propagation
 from tidelog.broker.broker import Broker
+from tidelog.new_topic import NewTopic
 
 
 def settings(broker_id: int, data: Path, zookeeper: str) -> dict[str, object]:
@@ -39,13 +40,13 @@ def test_a_broker_that_comes_back(
             async with Broker(settings(2, tmp_path, zookeeper)) as second:
                 while len(first.metadata.brokers) < 2:
                     await first.next_metadata()
-                await first.controller.create_topic("gone", 7, 2)
-                await first.controller.create_topic("grown", 2, 2)
-                await first.controller.create_topic("stays", 10, 2)
+                await first.controller.create_topic(NewTopic("gone", 7, 2))
+                await first.controller.create_topic(NewTopic("grown", 2, 2))
+                await first.controller.create_topic(NewTopic("stays", 10, 2))
                 await knows(second, {"gone": 7, "grown": 2, "stays": 10})
             await first.controller.delete_topic("gone")
             await first.controller.create_partitions("grown", 8, [[1]] * 6)
-            await first.controller.create_topic("new", 4, 1)
+            await first.controller.create_topic(NewTopic("new", 4, 1))
             expected = {"grown": 8, "stays": 10, "new": 4}
             async with Broker(settings(2, tmp_path, zookeeper)) as second:
                 await knows(second, expected)

@@ -17,6 +17,7 @@ from tidelog.coordination.keeper import BadVersion, ConnectionLost, Create, Dele
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo
 from tidelog.coordination.registry import Registry
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings
 
 
@@ -92,7 +93,7 @@ def in_office(
 
 def test_the_dead_and_the_returned(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 3, 3)
+        await office.controller.create_topic(NewTopic("t", 3, 3))
         assert [row.leader for row in office.controller.metadata.topics["t"].partitions] == [
             1,
             2,
@@ -120,7 +121,7 @@ def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
     """Restarted so quickly that nobody saw it gone: it leads no longer."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 3)
+        await office.controller.create_topic(NewTopic("t", 1, 3))
         await office.leave(1)
         await office.join(1)
         await office.look()
@@ -134,7 +135,7 @@ def test_a_bounce_while_nobody_is_in_office(tmp_path: Path) -> None:
     lost what was not on disk, and leads only if nobody else has everything."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 3)
+        await office.controller.create_topic(NewTopic("t", 1, 3))
         await office.leave(1)
         await office.join(1)
         await office.elect()
@@ -151,7 +152,7 @@ def test_a_bounce_while_nobody_is_in_office(tmp_path: Path) -> None:
 
 def test_alone_and_back(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 2)
+        await office.controller.create_topic(NewTopic("t", 1, 2))
         await office.leave(2)
         await office.look()
         await office.leave(1)
@@ -170,7 +171,7 @@ def test_alone_and_back(tmp_path: Path) -> None:
 def test_unclean(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
         config = {"unclean.leader.election.enable": "true"}
-        await office.controller.create_topic("t", 1, 2, config=config)
+        await office.controller.create_topic(NewTopic("t", 1, 2, config=config))
         await office.leave(2)
         await office.look()
         await office.join(2)
@@ -186,7 +187,7 @@ def test_unclean_from_now_on(tmp_path: Path) -> None:
     """Nobody leads, and somebody would rather lose records than wait."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 2)
+        await office.controller.create_topic(NewTopic("t", 1, 2))
         await office.leave(2)
         await office.look()
         await office.join(2)
@@ -205,7 +206,7 @@ def test_unclean_from_now_on(tmp_path: Path) -> None:
 
 def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 3)
+        await office.controller.create_topic(NewTopic("t", 1, 3))
         assert await office.ask(2, (2, 3)) == ErrorCode.FENCED_LEADER_EPOCH
         assert await office.ask(1, (1, 2), partition_epoch=7) == ErrorCode.INVALID_UPDATE_VERSION
         assert await office.ask(1, (2, 3)) == ErrorCode.INVALID_REQUEST
@@ -224,8 +225,8 @@ def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
 
 def test_controlled_shutdown(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 3, 2)
-        await office.controller.create_topic("alone", assignment=[[1]])
+        await office.controller.create_topic(NewTopic("t", 3, 2))
+        await office.controller.create_topic(NewTopic("alone", assignment=[[1]]))
         epoch = office.controller.metadata.brokers[1].epoch
         assert await office.controller.controlled_shutdown(1, epoch) == []
         for topic in office.controller.metadata.topics["t"].partitions:
@@ -247,7 +248,7 @@ def test_controlled_shutdown(tmp_path: Path) -> None:
 
 def test_a_move(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 2)
+        await office.controller.create_topic(NewTopic("t", 1, 2))
         assert office.row().replicas == (1, 2)
         results = await office.controller.reassign({("t", 0): (3, 2), ("gone", 0): (1,)})
         assert results["t", 0] is None
@@ -277,7 +278,7 @@ def test_a_move_is_changed_while_its_new_replica_leads(tmp_path: Path) -> None:
     """3 is in sync and leads, and is not wanted any more: another leads before it goes."""
 
     async def body(office: Office) -> None:
-        await office.controller.create_topic("t", assignment=[[1, 2]])
+        await office.controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
         await office.controller.reassign({("t", 0): (3, 4)})
         assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE
         await office.controller.elect_leaders([("t", 0)])
@@ -299,7 +300,7 @@ def test_the_only_good_replica_is_not_given_up(
     """1 and 2 have died; 3, to which they were moved, has everything: it stays."""
 
     async def body(office: Office) -> None:
-        await office.controller.create_topic("t", assignment=[[1, 2]])
+        await office.controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
         await office.controller.reassign({("t", 0): (3, 4)})
         assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE
         for broker_id in (1, 2):
@@ -320,11 +321,11 @@ def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
     """Whatever it decides, nothing is written."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 3)
+        await office.controller.create_topic(NewTopic("t", 1, 3))
         old = office.controller
         await office.elect()
         for attempt in (
-            old.create_topic("u", 1, 1),
+            old.create_topic(NewTopic("u", 1, 1)),
             old.delete_topic("t"),
             old.create_partitions("t", 5),
             old.elect_leaders(None, unclean=True),
@@ -359,7 +360,7 @@ def test_a_topic_whose_partitions_were_not_written(tmp_path: Path) -> None:
 
 def test_many_partitions(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1200, 3)
+        await office.controller.create_topic(NewTopic("t", 1200, 3))
         topic = await office.registry.topic("t")
         assert topic == office.controller.metadata.topics["t"]
         await office.leave(2)
@@ -378,7 +379,7 @@ def test_many_partitions(tmp_path: Path) -> None:
 
 def test_settings_that_others_change(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
-        await office.controller.create_topic("t", 1, 1)
+        await office.controller.create_topic(NewTopic("t", 1, 1))
         before = await office.registry.config_changes("")
         path = paths.topic_config("t")
         await office.registry.write_config(path, {"retention.ms": "5"}, tell=True)
@@ -414,8 +415,10 @@ def test_many_topics_are_few_transactions(tmp_path: Path) -> None:
         counting = Counting(office.keeper)
         office.controller._keeper = counting
         names = [f"t{i}" for i in range(300)]
-        made = [office.controller.create_topic(name, 2, 3) for name in names]
-        refused = [office.controller.create_topic(name, 2, 3) for name in ("t1", "no/name")]
+        made = [office.controller.create_topic(NewTopic(name, 2, 3)) for name in names]
+        refused = [
+            office.controller.create_topic(NewTopic(name, 2, 3)) for name in ("t1", "no/name")
+        ]
         answers = await asyncio.gather(*made, *refused, return_exceptions=True)
         assert [type(a) for a in answers[300:]] == [ApiError, ApiError]
         assert counting.transactions < 10
@@ -438,8 +441,10 @@ def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> 
     """The znodes of a large topic are more than one transaction takes."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("large", 1200, 1, config={"retention.ms": "5"})
-        await office.controller.create_topic("small", 1, 1)
+        await office.controller.create_topic(
+            NewTopic("large", 1200, 1, config={"retention.ms": "5"})
+        )
+        await office.controller.create_topic(NewTopic("small", 1, 1))
         counting = Counting(office.keeper)
         counting.fail_after = after
         office.controller._keeper = counting
@@ -450,7 +455,7 @@ def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> 
         assert list(await office.registry.topics()) == ["small"]
         assert not await office.keeper.exists(paths.topic_config("large"))
         assert await office.controller.deleted_topics() == set()
-        await office.controller.create_topic("large", 3, 1)
+        await office.controller.create_topic(NewTopic("large", 3, 1))
 
     in_office(tmp_path, work)
 
@@ -459,8 +464,8 @@ def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
     """Made by a consumer that was there before the other brokers; they come during the move."""
 
     async def work(office: Office) -> None:
-        await office.controller.create_topic("__consumer_offsets", 4, 1)
-        await office.controller.create_topic("t", 4, 1)
+        await office.controller.create_topic(NewTopic("__consumer_offsets", 4, 1))
+        await office.controller.create_topic(NewTopic("t", 4, 1))
         for broker_id in (2, 3, 4):
             await office.join(broker_id)
             await office.look()

@@ -19,6 +19,7 @@ from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
 from tidelog.coordination.registry import PRODUCER_ID_BLOCK
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings
 from tidelog.wire.uuids import parse_uuid
 
@@ -49,7 +50,7 @@ class Cluster:
         run(self.controller.elect(ME, self.cluster_id))
 
     def create(self, *args: Any, **named: Any) -> Any:
-        return run(self.controller.create_topic(*args, **named))
+        return run(self.controller.create_topic(NewTopic(*args, **named)))
 
     def refused(self, work: Awaitable[Any]) -> ApiError:
         before, size = self.controller.metadata, (self.path / "journal").stat().st_size
@@ -135,7 +136,8 @@ def test_defaults_of_the_broker(tmp_path: Path) -> None:
 
 def test_validation_only(cluster: Cluster) -> None:
     size = (cluster.path / "journal").stat().st_size
-    assert len(cluster.create("t", 5, validate_only=True).partitions) == 5
+    planned = run(cluster.controller.create_topic(NewTopic("t", 5), validate_only=True))
+    assert len(planned.partitions) == 5
     assert cluster.topics == {}
     assert (cluster.path / "journal").stat().st_size == size
     cluster.create("t", 1)
@@ -171,7 +173,7 @@ def test_refusals(cluster: Cluster, how: dict[str, Any], code: ErrorCode, says: 
     cluster.create("old")
     cluster.create("a.b.c")
     started = time.process_time()
-    error = cluster.refused(cluster.controller.create_topic(**{"name": "new", **how}))
+    error = cluster.refused(cluster.controller.create_topic(NewTopic(**{"name": "new", **how})))
     assert error.code == code
     assert says in error.message
     assert time.process_time() - started < 0.5
@@ -276,7 +278,7 @@ def test_what_the_keeper_did_not_take_has_not_happened(
 
     monkeypatch.setattr(cluster.keeper, "multi", refuse)
     for work in (
-        cluster.controller.create_topic("new"),
+        cluster.controller.create_topic(NewTopic("new")),
         cluster.controller.delete_topic("t"),
         cluster.controller.create_partitions("t", 9),
         cluster.controller.set_topic_config("t", {}),

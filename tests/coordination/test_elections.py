@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordination import elections
+from tidelog.coordination import elections, moves
 from tidelog.coordination.elections import NOBODY, settle
 from tidelog.coordination.metadata import PartitionInfo
 from tidelog.coordination.topics import spread
@@ -81,12 +81,12 @@ def test_what_never_happens(before: PartitionInfo, live: set[int], avoid: int | 
 
 @given(partitions(), st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True))
 def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
-    moving = elections.begin_move(before, tuple(wanted))
+    moving = moves.begin_move(before, tuple(wanted))
     assert set(moving.replicas) == set(before.replicas) | set(wanted)
     assert elections.target(moving) == tuple(wanted)
     assert moving.isr == before.isr
-    assert set(elections.cancel_move(moving).replicas) == set(before.replicas)
-    again = elections.begin_move(moving, before.replicas)
+    assert set(moves.cancel_move(moving).replicas) == set(before.replicas)
+    again = moves.begin_move(moving, before.replicas)
     assert set(again.replicas) == set(before.replicas), "there and back"
     assert not again.adding
     caught_up = PartitionInfo(
@@ -98,8 +98,8 @@ def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
         moving.adding,
         moving.removing,
     )
-    if elections.can_finish_move(caught_up):
-        after = elections.finish_move(caught_up, set(moving.replicas))
+    if moves.can_finish_move(caught_up):
+        after = moves.finish_move(caught_up, set(moving.replicas))
         assert after.replicas == tuple(wanted)
         assert set(after.isr) == set(wanted)
         assert after.leader in wanted or before.leader == NOBODY

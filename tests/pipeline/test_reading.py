@@ -17,12 +17,12 @@ from pipeline.logs import Log, as_columns, build, expected, random_log
 from pipeline.planted import Planted, damage, some, transactions
 
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, TopicPartition
 from tidelog.client.connection import BrokerUnreachable, Connection
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.pipeline.loss import CorruptBatch, DataLoss
 from tidelog.pipeline.options import ClientOptions, SourceOptions
 from tidelog.pipeline.positions import Positions

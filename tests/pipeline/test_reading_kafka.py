@@ -19,6 +19,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.cluster import TopicPartition as Place
 from tidelog.client.offsets import Extent
 from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 from tidelog.pipeline.loss import DataLoss
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import ALL_WITH_HEADERS, Columns, OffsetRange
@@ -178,7 +179,7 @@ def check_deletion(bootstrap: str) -> None:
 
         def made() -> bool:
             return not isinstance(
-                admin.create_topics(cluster, [admin.NewTopic(topic, 1)])[topic], ApiError
+                admin.create_topics(cluster, [NewTopic(topic, 1)])[topic], ApiError
             )
 
         until(made, "the end of the deletion", timeout=60)

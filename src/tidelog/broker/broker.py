@@ -48,6 +48,7 @@ from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.coordinators.service import GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.log.manager import LogManager, Opened
+from tidelog.new_topic import NewTopic
 from tidelog.replication.fetcher import Fetchers
 from tidelog.replication.isr_changes import IsrChanges
 from tidelog.replication.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
@@ -267,13 +268,9 @@ class Broker:
             if controller.first_start and topic not in doomed and known is None:
                 topic_id = found[topic, indexes[0]].topic_id or random_uuid()
                 try:
-                    await controller.create_topic(
-                        topic,
-                        max(indexes) + 1,
-                        1,
-                        config=_INTERNAL_CONFIG if topic in INTERNAL_TOPICS else _KEEP_ALL,
-                        topic_id=topic_id,
-                    )
+                    config = _INTERNAL_CONFIG if topic in INTERNAL_TOPICS else _KEEP_ALL
+                    new = NewTopic(topic, max(indexes) + 1, 1, config=config, topic_id=topic_id)
+                    await controller.create_topic(new)
                     log.warning(
                         "%s: taken in, %d partitions; its settings are not known, so it keeps "
                         "everything until retention.ms and retention.bytes are set",

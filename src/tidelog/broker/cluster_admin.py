@@ -15,7 +15,6 @@ from tidelog.broker.membership import Membership
 from tidelog.broker.peers import Peer
 from tidelog.client.admin import (
     TIMEOUT_MS,
-    NewTopic,
     create_request,
     delete_request,
     grow_request,
@@ -25,6 +24,7 @@ from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -64,37 +64,18 @@ class ClusterAdmin:
 
     # -- topics -----------------------------------------------------------------
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        assignment: Sequence[Sequence[int]] = (),
-        config: Mapping[str, str] | None = None,
-        *,
-        topic_id: bytes | None = None,
-        validate_only: bool = False,
-    ) -> TopicInfo:
-        new = NewTopic(name, partitions, replication_factor, assignment, config or {})
+    async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicInfo:
         try:
             controller = self._member.controller
             if controller is None:
                 return await self._have_created(new, validate_only)
             topic = await self._member.govern(
-                controller.create_topic(
-                    name,
-                    partitions,
-                    replication_factor,
-                    assignment,
-                    config,
-                    topic_id=topic_id,
-                    validate_only=validate_only,
-                )
+                controller.create_topic(new, validate_only=validate_only)
             )
         except ApiError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 # Another broker was faster; who wanted the topic may use it now.
-                await self._until(lambda metadata: name in metadata.topics)
+                await self._until(lambda metadata: new.name in metadata.topics)
             raise
         if not validate_only:
             await self._until(lambda metadata: topic.topic_id in metadata.topic_names)

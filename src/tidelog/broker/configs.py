@@ -6,10 +6,11 @@ broker's dynamic setting, all brokers' dynamic setting, the file or ``--set``, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import TopicInfo
 from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.errors import ApiError, ErrorCode, SettingError
@@ -204,3 +205,14 @@ async def replace_config(
         await broker.controller.set_group_config(name, config)
     else:
         await broker.controller.set_broker_config(_entity(broker, name), config)
+
+
+async def outcome(change: Awaitable[None]) -> tuple[ErrorCode, str | None]:
+    """How a change of settings has ended, as an answer tells it."""
+    try:
+        await change
+    except ApiError as error:
+        return error.code, error.message
+    except (KeeperError, OSError) as error:
+        return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return ErrorCode.NONE, None

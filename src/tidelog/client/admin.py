@@ -7,13 +7,14 @@ data.  A call about several topics returns a result or an error for each of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.connection import CannotConnect
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -82,17 +83,6 @@ _SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "server", 5: DEFAULT_S
 _TYPES = (
     ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to make; -1 leaves a number to the broker."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    assignment: Sequence[Sequence[int]] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ one).  ``paths.py`` names every znode, ``registry.py`` reads and writes them in 
 ``metadata.py`` is the immutable value that brokers act on.
 
 ``controller.py`` is the only one who changes what exists.  In a cluster it is one of the
-brokers, and also decides who leads (``cluster_controller.py``); its decisions are pure
-functions: ``elections.py`` (leaders, moves), ``topics.py`` (names, where new replicas go),
-``placement.py`` (which replicas to move).  ``together.py`` makes one transaction of many
+brokers, and also decides who leads (``cluster_controller.py``) and who has replicas
+(``moves.py``), and writes that down (``partition_states.py``).  Its decisions are pure functions:
+``elections.py`` (leaders), ``topics.py`` (names, where new replicas go), ``placement.py`` (which
+replicas to move).  ``together.py`` makes one transaction of many
 requests, ``admin.py`` is what handlers ask for.  How decisions reach the brokers is in ``broker/``:
 ``membership.py``, ``propagation.py``, ``orders.py``.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.new_topic import NewTopic
 
 
 class Admin(Protocol):
@@ -14,17 +15,7 @@ class Admin(Protocol):
     @property
     def metadata(self) -> ClusterMetadata: ...
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        assignment: Sequence[Sequence[int]] = (),
-        config: Mapping[str, str] | None = None,
-        *,
-        topic_id: bytes | None = None,
-        validate_only: bool = False,
-    ) -> TopicInfo: ...
+    async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicInfo: ...
 
     async def delete_topic(self, name: str) -> None: ...
 

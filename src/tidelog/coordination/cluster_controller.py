@@ -1,7 +1,8 @@
 """The controller of a cluster: who leads which partition, as brokers come and go.
 
 It knows the whole tree (``metadata``), decides with the pure functions of ``elections.py``,
-writes the znodes, and only then publishes.  Every write is fenced by the controller's epoch:
+writes the znodes, and only then publishes (``partition_states.py``); replicas that move from
+broker to broker are in ``moves.py``.  Every write is fenced by the controller's epoch:
 once another broker has taken office, ours fail with ``BadVersion`` and we resign.  A partition
 state is also guarded by its own version, so that nothing is decided on old knowledge.
 
@@ -15,24 +16,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidelog.coordination import elections, paths
-from tidelog.coordination.controller import Controller
 from tidelog.coordination.elections import NOBODY
-from tidelog.coordination.keeper import Create, Delete, Operation, Set
+from tidelog.coordination.keeper import Delete
 from tidelog.coordination.metadata import (
-    OFFSETS_TOPIC,
     BrokerInfo,
     ClusterMetadata,
     PartitionInfo,
     TopicInfo,
 )
-from tidelog.coordination.placement import fill_up
+from tidelog.coordination.moves import Moves
+from tidelog.coordination.partition_states import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE = 500  # states in one transaction
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class IsrChange:
     partition_epoch: int
 
 
-class ClusterController(Controller):
+class ClusterController(Moves):
     """See the module.  In office after :meth:`take_office` and :meth:`load`."""
 
     _stopping: tuple[tuple[int, int], ...] = ()  # brokers with their epochs: about to stop
@@ -77,25 +74,6 @@ class ClusterController(Controller):
             await self._finish_moves(self.metadata.topics.values())
             await self._fill_up_offsets()
 
-    async def _make_missing_states(self) -> None:
-        """The controller before us died after it had written the topic."""
-        for topic in self.metadata.topics.values():
-            rows = list(topic.partitions)
-            missing = [i for i, row in enumerate(rows) if row.partition_epoch < 0]
-            operations: list[Operation] = []
-            for i in missing:
-                live = tuple(b for b in rows[i].replicas if b in self.metadata.brokers)
-                if not live:
-                    continue  # made when one of them comes
-                rows[i] = PartitionInfo(live[0], 0, rows[i].replicas, live)
-                state = paths.partition_state(topic.name, i)
-                operations.append(Create(state, self._state_value(rows[i])))
-            for start in range(0, len(operations), _AT_ONCE):
-                await self._write(operations[start : start + _AT_ONCE])
-            if operations:
-                changed = replace(topic, partitions=tuple(rows))
-                self.metadata = self.metadata.with_topic(changed)
-
     # -- brokers ----------------------------------------------------------------
 
     async def brokers_changed(self, brokers: Mapping[int, BrokerInfo]) -> None:
@@ -125,13 +103,6 @@ class ClusterController(Controller):
             await self._settle(self._with_replicas_on(come))
             await self._fill_up_offsets()
             self._publish(self.metadata)
-
-    def _with_replicas_on(self, brokers: Collection[int]) -> list[TopicInfo]:
-        return [
-            topic
-            for topic in self.metadata.topics.values()
-            if any(not set(row.replicas).isdisjoint(brokers) for row in topic.partitions)
-        ]
 
     async def _settle(self, topics: Iterable[TopicInfo], *, first: bool = False) -> None:
         """Elect where it is needed; ``first`` of all after the tree was read."""
@@ -170,36 +141,6 @@ class ClusterController(Controller):
             return own.lower() == "true"
         found: bool = self._settings["unclean.leader.election.enable"]
         return found
-
-    async def _commit(self, changes: Mapping[Key, PartitionInfo]) -> None:
-        """Write partition states, then act on them."""
-        if not changes:
-            return
-        rows = list(changes.items())
-        for start in range(0, len(rows), _AT_ONCE):
-            part = rows[start : start + _AT_ONCE]
-            await self._write([self._state_set(key, info) for key, info in part])
-        self._adopt(
-            {
-                key: replace(info, partition_epoch=info.partition_epoch + 1)
-                for key, info in changes.items()
-            }
-        )
-
-    def _state_set(self, key: Key, info: PartitionInfo) -> Set:
-        return Set(paths.partition_state(*key), self._state_value(info), info.partition_epoch)
-
-    def _adopt(self, changes: Mapping[Key, PartitionInfo]) -> None:
-        """Take into the metadata what is written, and tell the brokers."""
-        by_topic: dict[str, dict[int, PartitionInfo]] = {}
-        for (name, i), info in changes.items():
-            by_topic.setdefault(name, {})[i] = info
-        metadata = self.metadata
-        for name, rows in by_topic.items():
-            topic = metadata.topics[name]
-            partitions = tuple(rows.get(i, row) for i, row in enumerate(topic.partitions))
-            metadata = metadata.with_topic(replace(topic, partitions=partitions))
-        self._change(metadata)
 
     # -- what leaders ask for -----------------------------------------------------
 
@@ -336,107 +277,6 @@ class ClusterController(Controller):
                 if share > percentage:
                     log.info("broker %d leads %s again", broker_id, plural(len(keys), "partition"))
                     await self.elect_leaders(keys)
-
-    # -- moving replicas ------------------------------------------------------------
-
-    async def reassign(
-        self, wanted: Mapping[Key, tuple[int, ...] | None]
-    ) -> dict[Key, ApiError | None]:
-        """Begin to move replicas, or with None stop a move that is under way."""
-        async with self._lock:
-            results: dict[Key, ApiError | None] = {}
-            changes: dict[Key, PartitionInfo] = {}
-            for key, replicas in wanted.items():
-                try:
-                    row = self._known_partition(key)
-                    changes[key] = self._plan_move(row, replicas)
-                    results[key] = None
-                except ApiError as error:
-                    results[key] = error
-            await self._rewrite(changes)
-            await self._finish_moves(self._topics_of(changes))
-            return results
-
-    def _topics_of(self, keys: Iterable[Key]) -> list[TopicInfo]:
-        return [self.metadata.topics[name] for name in {name for name, _ in keys}]
-
-    def _known_partition(self, key: Key) -> PartitionInfo:
-        topic = self.metadata.topics.get(key[0])
-        if topic is None or not 0 <= key[1] < len(topic.partitions):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return topic.partitions[key[1]]
-
-    def _plan_move(self, row: PartitionInfo, replicas: tuple[int, ...] | None) -> PartitionInfo:
-        if replicas is None:
-            if not row.adding and not row.removing:
-                raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-            return self._still_led(row, elections.cancel_move(row))
-        problem = ""
-        if not replicas:
-            problem = "a partition needs a replica"
-        elif len(set(replicas)) != len(replicas):
-            problem = f"{list(replicas)} names a broker twice"
-        elif gone := set(replicas) - self.metadata.brokers.keys() - set(row.replicas):
-            problem = f"there is no broker {min(gone)}"
-        if problem:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-        return self._still_led(row, elections.begin_move(row, replicas))
-
-    def _still_led(self, row: PartitionInfo, after: PartitionInfo) -> PartitionInfo:
-        """Some replicas go at once; maybe only these are in sync, and must not be deleted."""
-        settled = elections.settle(after, self.metadata.brokers.keys())
-        if not after.isr or (settled.leader == NOBODY and row.leader != NOBODY):
-            stay = ", ".join(map(str, after.replicas))
-            message = f"of the replicas that would stay ({stay}) none is alive and in sync"
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        return settled
-
-    async def _fill_up_offsets(self) -> None:
-        """The topic of committed offsets is made by the first consumer, maybe before all brokers
-        were there: those that come later get the replicas that are missing."""
-        topic = self.metadata.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return
-        rows = topic.partitions
-        current = {i: elections.target(r) for i, r in enumerate(rows) if r.partition_epoch >= 0}
-        factor: int = self._settings["offsets.topic.replication.factor"]
-        found = fill_up(current, factor, sorted(self.metadata.brokers), self._racks())
-        if found:
-            log.info("%s gets more replicas", topic.name)
-        await self._rewrite(
-            {(topic.name, i): elections.begin_move(rows[i], r) for i, r in found.items()}
-        )
-
-    async def _finish_moves(self, topics: Iterable[TopicInfo]) -> None:
-        """Let the old replicas go where all the new ones are in sync."""
-        live = self.metadata.brokers.keys()
-        await self._rewrite(
-            {
-                (topic.name, i): elections.finish_move(row, live)
-                for topic in topics
-                for i, row in enumerate(topic.partitions)
-                if elections.can_finish_move(row)
-            }
-        )
-
-    async def _rewrite(self, changes: Mapping[Key, PartitionInfo]) -> None:
-        """Write states and assignments, which change together when replicas move.
-
-        If they are too many for one transaction, the assignment comes last: whoever takes
-        office in between goes on with the move as it was.
-        """
-        if not changes:
-            return
-        written = {
-            key: replace(info, partition_epoch=info.partition_epoch + 1)
-            for key, info in changes.items()
-        }
-        for name in {name for name, _ in changes}:
-            topic = self.metadata.topics[name]
-            rows = tuple(written.get((name, i), row) for i, row in enumerate(topic.partitions))
-            states = [self._state_set(key, info) for key, info in changes.items() if key[0] == name]
-            await self._write_in_parts([*states, self._topic_set(replace(topic, partitions=rows))])
-        self._adopt(written)
 
     # -- settings ---------------------------------------------------------------
 

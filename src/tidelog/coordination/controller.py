@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidelog.clock import Clock
 from tidelog.coordination import paths
@@ -29,6 +29,7 @@ from tidelog.coordination.registry import Registry
 from tidelog.coordination.together import Together
 from tidelog.coordination.topics import check_assignment, check_name, colliding, spread
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings, check_topic_config
 from tidelog.text import plural
 from tidelog.wire.uuids import random_uuid, uuid_text
@@ -36,18 +37,6 @@ from tidelog.wire.uuids import random_uuid, uuid_text
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 1000  # operations in one transaction: ZooKeeper takes a mebibyte
-
-
-@dataclass(frozen=True, slots=True)
-class _NewTopic:
-    """A topic that somebody asks for; see :meth:`Controller.create_topic`."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    assignment: Sequence[Sequence[int]]
-    config: dict[str, str]
-    topic_id: bytes | None
 
 
 class Controller:
@@ -130,26 +119,13 @@ class Controller:
 
     # -- topics -----------------------------------------------------------------
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        assignment: Sequence[Sequence[int]] = (),
-        config: Mapping[str, str] | None = None,
-        *,
-        topic_id: bytes | None = None,
-        validate_only: bool = False,
-    ) -> TopicInfo:
+    async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicInfo:
         """Make a topic, or say exactly why not."""
-        wanted = _NewTopic(
-            name, partitions, replication_factor, assignment, dict(config or {}), topic_id
-        )
         if validate_only:
-            return self._plan_topic(wanted, self.metadata.topics)
-        return await self._create(wanted)
+            return self._plan_topic(new, self.metadata.topics)
+        return await self._create(new)
 
-    async def _create_topics(self, wanted: Sequence[_NewTopic]) -> list[TopicInfo | Exception]:
+    async def _create_topics(self, wanted: Sequence[NewTopic]) -> list[TopicInfo | Exception]:
         answers: list[TopicInfo | Exception] = []
         topics: dict[str, TopicInfo] = {}
         for one in wanted:
@@ -164,7 +140,7 @@ class Controller:
             self._change(self.metadata.with_topics(topics.values()))
         return answers
 
-    def _plan_topic(self, wanted: _NewTopic, existing: Mapping[str, TopicInfo]) -> TopicInfo:
+    def _plan_topic(self, wanted: NewTopic, existing: Mapping[str, TopicInfo]) -> TopicInfo:
         name = wanted.name
         check_name(name)
         if name in existing:
@@ -179,9 +155,7 @@ class Controller:
             check_topic_config(wanted.config)
         except SettingError as error:
             raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        replicas = self._assign(
-            name, wanted.partitions, wanted.replication_factor, wanted.assignment
-        )
+        replicas = self._assign(wanted)
         rows = tuple(self._new_partition(row) for row in replicas)
         return TopicInfo(name, wanted.topic_id or random_uuid(), rows, wanted.config)
 
@@ -196,24 +170,20 @@ class Controller:
         operations.append(Create(paths.partitions(topic.name)))
         return operations + self._states(topic, 0)
 
-    def _assign(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignment: Sequence[Sequence[int]],
-    ) -> list[list[int]]:
+    def _assign(self, wanted: NewTopic) -> list[list[int]]:
         brokers = sorted(self.metadata.brokers)
-        if assignment:
+        partitions, replication_factor = wanted.partitions, wanted.replication_factor
+        if wanted.assignment:
             if partitions != -1 or replication_factor != -1:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     "give either an assignment, or partitions and a replication factor",
                 )
-            check_assignment(assignment, brokers)
-            return [list(replicas) for replicas in assignment]
+            check_assignment(wanted.assignment, brokers)
+            return [list(replicas) for replicas in wanted.assignment]
         if partitions == -1:
-            partitions = self._settings.partition_counts.get(name, self._settings["num.partitions"])
+            usual = self._settings["num.partitions"]
+            partitions = self._settings.partition_counts.get(wanted.name, usual)
         if replication_factor == -1:
             replication_factor = self._settings["default.replication.factor"]
         return spread(partitions, replication_factor, brokers, racks=self._racks())

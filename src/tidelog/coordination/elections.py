@@ -65,46 +65,6 @@ def preferred_leader(info: PartitionInfo) -> int:
     return target(info)[0]
 
 
-# -- moving replicas --------------------------------------------------------------
-
-
 def target(info: PartitionInfo) -> tuple[int, ...]:
     """The replicas when a move that is under way has ended."""
     return tuple(broker for broker in info.replicas if broker not in info.removing)
-
-
-def begin_move(info: PartitionInfo, wanted: tuple[int, ...]) -> PartitionInfo:
-    """Begin to move to ``wanted``: old and new replicas side by side, the new ones first.
-
-    What a move before this one was adding, and is not wanted any more, goes at once.
-    """
-    origin = tuple(broker for broker in info.replicas if broker not in info.adding)
-    kept = tuple(broker for broker in info.replicas if broker not in wanted)
-    adding = tuple(broker for broker in wanted if broker not in origin)
-    removing = tuple(broker for broker in kept if broker in origin)
-    replicas = (*wanted, *removing)
-    isr = tuple(broker for broker in info.isr if broker in replicas)
-    return replace(info, replicas=replicas, isr=isr, adding=adding, removing=removing)
-
-
-def cancel_move(info: PartitionInfo) -> PartitionInfo:
-    """Back to the replicas from before the move.  Maybe none of them is in sync."""
-    origin = tuple(broker for broker in info.replicas if broker not in info.adding)
-    isr = tuple(broker for broker in info.isr if broker in origin)
-    return replace(info, replicas=origin, isr=isr, adding=(), removing=())
-
-
-def can_finish_move(info: PartitionInfo) -> bool:
-    """Are all replicas that are to stay in sync?"""
-    return bool(info.adding or info.removing) and set(target(info)) <= set(info.isr)
-
-
-def finish_move(info: PartitionInfo, live: Collection[int]) -> PartitionInfo:
-    """The old replicas go; if the leader is among them, another is elected."""
-    stay = target(info)
-    isr = tuple(broker for broker in info.isr if broker in stay)
-    moved = replace(info, replicas=stay, isr=isr, adding=(), removing=())
-    if info.leader in stay:
-        return moved
-    leader = next((broker for broker in stay if broker in isr and broker in live), NOBODY)
-    return replace(moved, leader=leader, leader_epoch=info.leader_epoch + 1)

@@ -24,6 +24,7 @@ from tidelog.coordination.admin import Admin
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.wire.batch import CONTROL, read_header
 from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import Headers, decode_batch, encode_batch
@@ -445,9 +446,8 @@ async def create_internal_topic(
 ) -> None:
     """Make the topic on first use, with no more replicas than there are brokers."""
     try:
-        await controller.create_topic(
-            name, partitions, min(replicas, len(controller.metadata.brokers)), config=config
-        )
+        replicas = min(replicas, len(controller.metadata.brokers))
+        await controller.create_topic(NewTopic(name, partitions, replicas, config=config))
         log.info("%s: created, %d partitions", name, partitions)
     except ApiError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:

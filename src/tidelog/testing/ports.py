@@ -13,9 +13,10 @@ import functools
 import itertools
 import os
 import random
-import socket
 import tempfile
 from pathlib import Path
+
+from tidelog.ports import in_use
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE = (32_768, 60_999)  # Linux's
@@ -55,13 +56,7 @@ def _take(port: int) -> bool:
         return False
     # Also when the port turns out to be in use: then it is nothing for us or anybody else.
     _taken.add(port)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    return not in_use(port)
 
 
 @functools.cache

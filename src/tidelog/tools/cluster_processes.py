@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import SettingError
+from tidelog.ports import in_use
 from tidelog.settings import Settings
 
 _READY_SECONDS = 60
@@ -84,7 +84,7 @@ class Processes:
                 f"--zookeeper-port {zookeeper_port} is one of the brokers' ports, "
                 f"{ports[0]} to {ports[-1]}: choose another"
             )
-        taken = [p for p in (zookeeper_port, *ports) if _in_use(p)]
+        taken = [p for p in (zookeeper_port, *ports) if in_use(p)]
         if taken:
             raise SettingError(
                 f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
@@ -243,13 +243,3 @@ def _wait_gone(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
             limit = time.monotonic() + _STOP_SECONDS
         time.sleep(0.02)
-
-
-def _in_use(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False

@@ -17,12 +17,12 @@ from typing import Any
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster
 from tidelog.client.partitions import log_sizes
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.text import plural
 from tidelog.tools import demo_lake

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, Message
 
 from tidelog.client import admin
-from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Cluster, PartitionView
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.clock import Clock
 from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 from tidelog.text import plural
 from tidelog.tools.demo_events import (

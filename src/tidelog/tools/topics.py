@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, NewTopic, Resource
+from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
 from tidelog.client.cluster import (
     NO_LEADER,
     Cluster,
@@ -23,6 +23,7 @@ from tidelog.client.cluster import (
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.text import plural
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option

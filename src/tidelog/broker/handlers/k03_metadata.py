@@ -20,6 +20,7 @@ from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
 from tidelog.coordination.topics import check_name
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -70,7 +71,7 @@ async def _create(
             if name == OFFSETS_TOPIC:
                 await broker.groups.create_topic()  # with other settings than the usual
             elif name not in INTERNAL_TOPICS:
-                await broker.controller.create_topic(name)
+                await broker.controller.create_topic(NewTopic(name))
         except ApiError as error:
             errors[name] = error.code
         except (KeeperError, OSError):

@@ -15,6 +15,7 @@ from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -66,14 +67,8 @@ async def _create(
     if topic.name in INTERNAL_TOPICS:
         # With the usual policy everything that a coordinator knows would be gone in a week.
         config.setdefault("cleanup.policy", "compact")
-    created = await broker.controller.create_topic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        assignment,
-        config,
-        validate_only=validate_only,
-    )
+    new = NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, config)
+    created = await broker.controller.create_topic(new, validate_only=validate_only)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=created.topic_id,

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.client.admin import NewTopic, create_topics
+from tidelog.client.admin import create_topics
 from tidelog.client.cluster import TopicPartition
 from tidelog.client.partitions import extents
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import SENT, Ledger, Manifest
 from tidelog.pipeline.options import ClientOptions

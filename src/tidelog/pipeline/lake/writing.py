@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,7 @@ def read_task(
     decoder = replace(job, fixed=True).decoder()
     try:
         for index, part in enumerate(ranges):
-            for batch in read_range(
-                job.client,
-                part,
-                job.columns(),
-                on_loss=lose if job.skip_lost else None,
-                on_corrupt=lose if job.skip_corrupt else None,
-                patience=job.patience,
-            ):
+            for batch in _read(job, part, lose):
                 yield _for_spark(batch, index, decoder)
     except ApiError as error:
         # Trying again would not help, and Spark would: the driver ends the job when it sees this.
@@ -199,16 +192,23 @@ def _read_all(job: WriteJob, ranges: tuple[OffsetRange, ...], writer: _Writer) -
         def lose(error: Unreadable, account: _Account = account) -> None:
             account.lost.append((error.lost.start, error.lost.end))
 
-        for batch in read_range(
-            job.client,
-            part,
-            job.columns(),
-            on_loss=lose if job.skip_lost else None,
-            on_corrupt=lose if job.skip_corrupt else None,
-            patience=job.patience,
-        ):
+        for batch in _read(job, part, lose):
             writer.add(part, batch)
             writer.progress()
+
+
+def _read(
+    job: WriteJob, part: OffsetRange, lose: Callable[[Unreadable], None]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range; what may be skipped goes to ``lose``."""
+    return read_range(
+        job.client,
+        part,
+        job.columns(),
+        on_loss=lose if job.skip_lost else None,
+        on_corrupt=lose if job.skip_corrupt else None,
+        patience=job.patience,
+    )
 
 
 def _by_range(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
