@@ -6,11 +6,13 @@ from typing import Any
 
 from cluster_support import (
     Load,
-    controller,
+    ask_controller,
     create_topic,
     everybody_knows,
     in_sync,
     leaders,
+    move_leaders,
+    reassign,
     topic_state,
 )
 from confluent_kafka import (
@@ -26,12 +28,6 @@ from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
-from tidelog.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -41,11 +37,6 @@ from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-
-
-def ask_controller(cluster: LocalCluster, request: Any, response: Any, version: int) -> Any:
-    with RawClient(controller(cluster).port, timeout=60) as client:
-        return client.call(request, response, version)
 
 
 def test_preferred_leaders(own_cluster: LocalCluster) -> None:
@@ -85,12 +76,7 @@ def test_a_move_under_load(own_cluster: LocalCluster) -> None:
     gone = cluster.brokers[(old - set(new)).pop()]
     with Load(cluster.bootstrap, "load", 1) as load:
         load.more()
-        row = ReassignablePartition(partition_index=0, replicas=new)
-        request = AlterPartitionReassignmentsRequest(
-            topics=[ReassignableTopic(name="load", partitions=[row])]
-        )
-        answer = ask_controller(cluster, request, AlterPartitionReassignmentsResponse, 0)
-        assert answer.responses[0].partitions[0].error_code == 0
+        assert reassign(cluster, "load", {0: new}) == [0]
 
         def finished() -> bool:
             listed = ask_controller(
@@ -119,12 +105,7 @@ def test_moves_that_are_refused(cluster: LocalCluster) -> None:
         ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
     ]:
-        row = ReassignablePartition(partition_index=0, replicas=replicas)
-        request = AlterPartitionReassignmentsRequest(
-            topics=[ReassignableTopic(name="stays", partitions=[row])]
-        )
-        answer = ask_controller(cluster, request, AlterPartitionReassignmentsResponse, 0)
-        assert answer.responses[0].partitions[0].error_code == code
+        assert reassign(cluster, "stays", {0: replicas}) == [code]
 
 
 def test_who_does_not_lead_says_so(cluster: LocalCluster) -> None:
@@ -135,6 +116,54 @@ def test_who_does_not_lead_says_so(cluster: LocalCluster) -> None:
     with RawClient(other.port, timeout=60) as client:
         answer = client.produce("led", batch_of(b"x"))
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_batches_that_overtake_others_while_the_leader_moves(cluster: LocalCluster) -> None:
+    """A new leader that lacks a batch asks for it once; librdkafka would begin a new epoch at
+    OUT_OF_ORDER_SEQUENCE_NUMBER, and write again what the old leader did not acknowledge."""
+    create_topic(cluster.brokers[1], "overtake", 1)
+    everybody_knows(cluster, "overtake")
+    later, never = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def send(client: RawClient, sequence: int, producer: int = 7) -> int:
+        batch = batch_of(
+            b"%d" % sequence, producer_id=producer, producer_epoch=0, base_sequence=sequence
+        )
+        code: int = client.produce("overtake", batch, timeout_ms=60_000).error_code
+        return code
+
+    (old,) = leaders(cluster.brokers[1], "overtake").values()
+    with RawClient(cluster.brokers[old].port, timeout=60) as client:
+        assert send(client, 0) == 0
+    move_leaders(cluster, "overtake")
+    (new,) = leaders(cluster.brokers[1], "overtake").values()
+    with RawClient(cluster.brokers[new].port, timeout=60) as client:
+        plain = batch_of(b"plain")
+        until(
+            lambda: client.produce("overtake", plain, timeout_ms=60_000).error_code == 0,
+            "the new leader knows that it leads",
+            60,
+        )
+        assert [send(client, n) for n in (2, 3, 4)] == [later] * 3
+        assert [send(client, n) for n in (1, 2, 3, 4)] == [0] * 4
+        assert [send(client, n) for n in (9, 10)] == [later] * 2
+        assert send(client, 9) == never, "it begins with the same batch again: the gap is real"
+        assert send(client, 4) == 0, "a duplicate"
+        # One of whom this leader has never heard: its first batches may be under way.
+        assert [send(client, n, producer=8) for n in (5, 6)] == [later] * 2
+        assert [send(client, n, producer=8) for n in (5, 6)] == [0, 0], "or have expired"
+
+
+def test_leaders_move_under_load(cluster: LocalCluster) -> None:
+    """Requests are under way whenever leaders move; nothing is written twice."""
+    create_topic(cluster.brokers[1], "moving", 3)
+    everybody_knows(cluster, "moving")
+    with Load(cluster.bootstrap, "moving", 3) as load:
+        for _ in range(15):
+            load.more(50)
+            move_leaders(cluster, "moving")
+        load.more()
+    load.check(cluster.bootstrap)
 
 
 def test_followers_serve_what_is_committed(cluster: LocalCluster) -> None:

@@ -5,10 +5,10 @@
 
 Every few seconds something happens: a broker, the controller or all of them are killed, frozen
 for longer than their session, or restarted one by one; a broker can write to its disk no longer,
-or finds its logs damaged; ZooKeeper is restarted.  Producers are idempotent and wait for all
-replicas in sync; a group reads and commits.  After each event the group must have what it was
-told is committed.  After each round everything that was acknowledged must be there, once and in
-order, and the replicas must have the same bytes.
+or finds its logs damaged; ZooKeeper is restarted; all leaders move, many times in a row.
+Producers are idempotent and wait for all replicas in sync; a group reads and commits.  After each
+event the group must have what it was told is committed.  After each round everything that was
+acknowledged must be there, once and in order, and the replicas must have the same bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cluster_support import (
     create_topic,
     everybody_knows,
     leaders,
+    move_leaders,
     without,
 )
 from commit_checker import Committer
@@ -123,6 +124,12 @@ def restart_zookeeper(cluster: LocalCluster, chance: random.Random, topic: str) 
     cluster._server.wait_ready()
 
 
+def move(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
+    """Leaders move again and again, with requests under way."""
+    for _ in range(chance.randrange(5, 30)):
+        move_leaders(cluster, topic)
+
+
 EVENTS = [
     kill_leader,
     kill_controller,
@@ -132,6 +139,7 @@ EVENTS = [
     full_disk,
     damage,
     restart_zookeeper,
+    move,
 ]
 
 

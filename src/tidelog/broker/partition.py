@@ -19,6 +19,7 @@ from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
 from tidelog.log.segment import FileRange
+from tidelog.replication.gaps import Gaps
 from tidelog.replication.in_sync import InSync
 from tidelog.replication.throttle import is_throttled
 from tidelog.settings import LogConfig
@@ -79,6 +80,7 @@ class Partition:
         self.epoch_start = 0  # where the log ended when we began to lead
         self.in_sync = 1
         self.in_sync_state: InSync | None = None  # of the leader, if there are followers
+        self.gaps = Gaps()
         self.caught_up = False  # a follower: the controller has it in sync
         self.throttled_leader = self.throttled_follower = False
         self.order = (-1, -1)  # leader epoch and partition epoch of the latest order
@@ -125,6 +127,7 @@ class Partition:
             # have must hear where the epoch before ours ended.
             self.log.begin_epoch(info.leader_epoch)
             self.epoch_start = self.log.end_offset
+            self.gaps.forget()
         state = self.in_sync_state
         if len(info.replicas) == 1:
             self.in_sync_state = None
@@ -307,7 +310,17 @@ class Partition:
             message = "the broker cannot flush; it tries again in a second"
             if writer.lost_records:
                 message = "the disk has lost records of this partition; restart the broker"
+            self.gaps.forget()
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        if (
+            self.in_sync_state is not None
+            and header.base_sequence > 0
+            and header.producer_id not in writer.producers.producers
+            and self.gaps.may_close(header)
+        ):
+            # We know nothing of this producer.  Its history may have expired, or its first
+            # batch is still on its way here from the old leader.
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             appended = writer.append(target, header, self.leader_epoch, now_ms)
             # A duplicate too: the flush of the first one may have failed.
@@ -316,7 +329,18 @@ class Partition:
         except OSError as error:
             self.replicas.storage_failed(writer.directory, error)
             message = f"the broker cannot write: {error.strerror}"
+            self.gaps.forget()
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+        except ApiError as error:
+            if (
+                error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                and self.in_sync_state is not None
+                and self.gaps.may_close(header)
+            ):
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from error
+            raise
+        if self.gaps:
+            self.gaps.closed(header.producer_id)
         if self.replicas.storage_failing:
             self.replicas.storage_works(writer.directory)
         if self._held:

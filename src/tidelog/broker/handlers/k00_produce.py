@@ -101,6 +101,7 @@ def _append(
             and partition.in_sync < partition.log.config.min_insync_replicas
             and partition.leads  # else that is what the producer has to hear
         ):
+            partition.gaps.forget()
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         done = partition.append(records, version, now_ms)
     except ApiError as error:
