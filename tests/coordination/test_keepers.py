@@ -256,3 +256,28 @@ async def expire(keeper: ZooKeeper, connect: str) -> None:
 def test_nobody_answers() -> None:
     with pytest.raises(SettingError, match=r"no ZooKeeper answers within 0\.2 s"):
         asyncio.run(ZooKeeper.connect(f"127.0.0.1:{free_port()}", 4_000, 200))
+
+
+@pytest.mark.parametrize("old_server", [False, True])
+def test_many_znodes_at_once(opener: Opener, old_server: bool) -> None:
+    """More than fit into one question; a server before ZooKeeper 3.6 is asked one by one."""
+
+    async def work(keeper: Keeper) -> None:
+        if isinstance(keeper, ZooKeeper):
+            keeper._one_by_one = old_server
+        count = 1200
+        operations = [Create(f"/many/{i}", b"%d" % i if i % 7 else b"") for i in range(count)]
+        await keeper.multi(operations)
+        await keeper.multi([Set("/many/5", "größer".encode())])
+        await keeper.multi([Delete("/many/600"), Create("/many/x", b"mine", ephemeral=True)])
+        names = [*range(count), "x", "nowhere/below"]
+        found = await keeper.get_many([f"/many/{name}" for name in names])
+        assert len(found) == len(names)
+        for name, row in zip(names, found, strict=True):
+            if name in (600, "nowhere/below"):
+                assert row is None
+            else:
+                assert row == await keeper.get(f"/many/{name}")
+        assert await keeper.get_many([]) == []
+
+    run(opener, work)

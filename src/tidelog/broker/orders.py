@@ -135,7 +135,10 @@ class Orders:
 
     async def _know_configs(self, names: Iterable[str]) -> None:
         """A thousand topics are new: ask for their settings together."""
-        await asyncio.gather(*map(self._config, names))
+        new = [name for name in names if name not in self.topic_configs]
+        nodes = [paths.topic_config(name) for name in new]
+        found = await patiently(lambda: self._registry.configs(nodes))
+        self.topic_configs.update(zip(new, found, strict=True))
 
     async def _config(self, name: str) -> dict[str, str]:
         known = self.topic_configs.get(name)

@@ -94,6 +94,10 @@ class EmbeddedKeeper:
             self._data_watches[path].add(watch)
         return node.data, _stat(node)
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        found = map(self._nodes.get, paths)
+        return [(node.data, _stat(node)) if node else None for node in found]
+
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         if watch:
             self._data_watches[path].add(watch)

@@ -116,6 +116,10 @@ class Keeper(Protocol):
         """Data and facts.  The watch fires when either changes, or the znode goes."""
         ...
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """Data and facts of many znodes, None where there is none; each as of its own moment."""
+        ...
+
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Facts, or None.  The watch also fires when the znode comes."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog.clock import Clock
@@ -127,68 +127,57 @@ class Registry:
 
     async def topics(self) -> dict[str, TopicInfo]:
         """Every topic."""
-        names = await self._keeper.children(paths.TOPICS)
-        found = await asyncio.gather(*map(self.topic, names))
-        return {topic.name: topic for topic in found if topic is not None}
+        return await self._topics(await self._keeper.children(paths.TOPICS))
 
     async def topic(self, name: str) -> TopicInfo | None:
-        try:
-            data, _ = await self._keeper.get(paths.topic(name))
-        except NoNode:
-            return None
-        value = paths.from_json(data)
-        count = len(value["partitions"])
-        states = await asyncio.gather(*(self._state(name, i, value) for i in range(count)))
-        config = await self.config(paths.topic_config(name))
-        return TopicInfo(name, parse_uuid(value["topic_id"]), tuple(states), config)
+        return (await self._topics([name])).get(name)
 
-    async def _state(self, name: str, index: int, topic: Mapping[str, Any]) -> PartitionInfo:
-        replicas = tuple(topic["partitions"][str(index)])
-        adding = tuple(topic.get("adding_replicas", {}).get(str(index), ()))
-        removing = tuple(topic.get("removing_replicas", {}).get(str(index), ()))
-        try:
-            data, stat = await self._keeper.get(paths.partition_state(name, index))
-        except NoNode:
-            # The controller died between the topic and its partitions.
-            return PartitionInfo(-1, -1, replicas, (), -1, adding, removing)
-        state = paths.from_json(data)
-        return PartitionInfo(
-            state["leader"],
-            state["leader_epoch"],
-            replicas,
-            tuple(state["isr"]),
-            stat.version,
-            adding,
-            removing,
-            stat.mzxid,
-        )
+    async def _topics(self, names: Sequence[str]) -> dict[str, TopicInfo]:
+        """All znodes of one kind at once: there may be thousands of partitions."""
+        found = await self._keeper.get_many([paths.topic(name) for name in names])
+        values = {
+            name: paths.from_json(row[0]) for name, row in zip(names, found, strict=True) if row
+        }
+        configs = await self.configs([paths.topic_config(name) for name in values])
+        keys = [
+            (name, i) for name, value in values.items() for i in range(len(value["partitions"]))
+        ]
+        states = await self._keeper.get_many([paths.partition_state(*key) for key in keys])
+        rows: dict[str, list[PartitionInfo]] = {name: [] for name in values}
+        for (name, i), state in zip(keys, states, strict=True):
+            rows[name].append(_partition(values[name], i, state))
+        return {
+            name: TopicInfo(name, parse_uuid(value["topic_id"]), tuple(rows[name]), config)
+            for (name, value), config in zip(values.items(), configs, strict=True)
+        }
 
     # -- settings ---------------------------------------------------------------
 
     async def config(self, path: str) -> dict[str, str]:
         """The settings in a znode; none if there is no such znode."""
-        try:
-            data, _ = await self._keeper.get(path)
-        except NoNode:
-            return {}
-        found: dict[str, str] = paths.from_json(data)["config"] if data else {}
-        return found
+        return (await self.configs([path]))[0]
+
+    async def configs(self, nodes: Sequence[str]) -> list[dict[str, str]]:
+        """The settings in many znodes."""
+        return [_config(row[0] if row else b"") for row in await self._keeper.get_many(nodes)]
 
     async def broker_configs(self) -> dict[str, dict[str, str]]:
         """The dynamic settings of brokers: by id, and ``<default>`` for all."""
         entities = await self._keeper.children(paths.CONFIG_BROKERS)
-        return {entity: await self.config(paths.broker_config(entity)) for entity in entities}
+        found = await self.configs([paths.broker_config(entity) for entity in entities])
+        return dict(zip(entities, found, strict=True))
 
     async def group_configs(self) -> dict[str, dict[str, str]]:
         """What groups have of their own."""
         names = await self._keeper.children(paths.CONFIG_GROUPS)
         groups = [paths.group_of_config(name) for name in names]
-        return {group: await self.config(paths.group_config(group)) for group in groups}
+        found = await self.configs([paths.group_config(group) for group in groups])
+        return dict(zip(groups, found, strict=True))
 
     async def topic_configs(self) -> dict[str, dict[str, str]]:
         """The settings of every topic that has some."""
         names = await self._keeper.children(paths.CONFIG_TOPICS)
-        found = await asyncio.gather(*(self.config(paths.topic_config(name)) for name in names))
+        found = await self.configs([paths.topic_config(name) for name in names])
         return dict(zip(names, found, strict=True))
 
     async def write_config(self, path: str, config: Mapping[str, str], *, tell: bool) -> None:
@@ -264,3 +253,31 @@ class Registry:
         if version is not None:
             operation = Set(paths.PRODUCER_IDS, value, version)
         await self._keeper.multi([operation])
+
+
+def _partition(
+    topic: Mapping[str, Any], index: int, found: tuple[bytes, Stat] | None
+) -> PartitionInfo:
+    """A partition, from the znode of its topic and its own."""
+    replicas = tuple(topic["partitions"][str(index)])
+    adding = tuple(topic.get("adding_replicas", {}).get(str(index), ()))
+    removing = tuple(topic.get("removing_replicas", {}).get(str(index), ()))
+    if found is None:
+        # The controller died between the topic and its partitions.
+        return PartitionInfo(-1, -1, replicas, (), -1, adding, removing)
+    state, stat = paths.from_json(found[0]), found[1]
+    return PartitionInfo(
+        state["leader"],
+        state["leader_epoch"],
+        replicas,
+        tuple(state["isr"]),
+        stat.version,
+        adding,
+        removing,
+        stat.mzxid,
+    )
+
+
+def _config(data: bytes) -> dict[str, str]:
+    found: dict[str, str] = paths.from_json(data)["config"] if data else {}
+    return found

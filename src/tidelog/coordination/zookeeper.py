@@ -40,6 +40,7 @@ from tidelog.coordination.keeper import (
     Stat,
     Watch,
 )
+from tidelog.coordination.multi_read import MultiRead
 from tidelog.errors import SettingError
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ _EVENTS = {
     KazooState.CONNECTED: SessionEvent.CONNECTED,
     KazooState.LOST: SessionEvent.EXPIRED,
 }
+_AT_ONCE = 500  # znodes in one question
 _RACES = 5  # how often a multi is put together again when parents or children changed meanwhile
 
 
@@ -62,6 +64,7 @@ class ZooKeeper:
         self._connected = asyncio.Event()
         self._sessions = 0  # how many have ended
         self._closed = False
+        self._one_by_one = False  # the server is older than 3.6
 
     @classmethod
     async def connect(
@@ -97,6 +100,33 @@ class ZooKeeper:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         data, stat = await self._read(self._client.get_async, path, watch)
         return data or b"", self._stat(stat)
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        found: list[tuple[bytes, Stat] | None] = []
+        for start in range(0, len(paths), _AT_ONCE):
+            part = paths[start : start + _AT_ONCE]
+            try:
+                if self._one_by_one:
+                    found += await asyncio.gather(*map(self._get_or_none, part))
+                    continue
+                rows = await self._read(self._multi_read, part[0], None, part)
+            except _Unimplemented:
+                self._one_by_one = True
+                return await self.get_many(paths)
+            found += [row and (row[0], self._stat(row[1])) for row in rows]
+        return found
+
+    def _multi_read(self, _path: str, _watch: None, paths: Sequence[str]) -> Any:
+        answer = self._client.handler.async_result()
+        request = MultiRead(tuple(self._client.chroot + path for path in paths))
+        self._client._call(request, answer)
+        return answer
+
+    async def _get_or_none(self, path: str) -> tuple[bytes, Stat] | None:
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         stat = await self._read(self._client.exists_async, path, watch)
@@ -246,12 +276,14 @@ class ZooKeeper:
 
     # -- the bridge -------------------------------------------------------------
 
-    async def _read(self, function: Callable[..., Any], path: str, watch: Watch | None) -> Any:
+    async def _read(
+        self, function: Callable[..., Any], path: str, watch: Watch | None, *more: Any
+    ) -> Any:
         notify = self._from_thread(watch) if watch else None
         sessions = self._sessions
         while True:
             try:
-                return await self._call(function, path, notify)
+                return await self._call(function, path, notify, *more)
             except ConnectionLost:
                 await self._connected.wait()
                 if self._sessions != sessions:
@@ -309,6 +341,10 @@ class ZooKeeper:
         return Stat(stat.version, stat.czxid, bool(owner), own, stat.mzxid)
 
 
+class _Unimplemented(KeeperError):
+    """The server is older than what it was asked for."""
+
+
 class _Race(Exception):
     """The tree has changed while a transaction was put together."""
 
@@ -328,6 +364,7 @@ def _translate(error: Exception, path: str) -> KeeperError:
         (exceptions.BadVersionError, BadVersion),
         (exceptions.NotEmptyError, NotEmpty),
         (exceptions.SessionExpiredError, SessionExpired),
+        (exceptions.UnimplementedError, _Unimplemented),
         ((exceptions.ConnectionLoss, exceptions.ConnectionClosedError), ConnectionLost),
     ]
     for theirs, ours in kinds:
