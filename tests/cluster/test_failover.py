@@ -179,7 +179,8 @@ def test_not_enough_replicas(own_cluster: LocalCluster, replicas: int) -> None:
         written = client.produce("careful", batch_of(b"3"), acks=1)
         assert written.error_code == 0
         (part,) = client.fetch(("careful", 0, written.base_offset))
-        assert part.records, "what all in sync have is committed, also if there is only one"
+        assert not part.records, "KIP-966: what too few have is not committed"
+        assert client.read_values("careful") == [b"1"]
     for broker in cluster.brokers.values():
         if broker is not leader:
             broker.launch()
@@ -189,6 +190,7 @@ def test_not_enough_replicas(own_cluster: LocalCluster, replicas: int) -> None:
     until(lambda: in_sync(leader, "careful", 3), "all are back", 60)
     with RawClient(leader.port, timeout=60) as client:
         assert client.produce("careful", batch_of(b"4"), timeout_ms=30_000).error_code == 0
+        assert client.read_values("careful") == [b"1", b"3", b"4"]
 
 
 def test_a_broker_is_added(own_cluster: LocalCluster) -> None:

@@ -120,6 +120,42 @@ def test_alone_in_sync(quick_path: Path, no_sync: None) -> None:
     asyncio.run(run())
 
 
+def test_too_few_in_sync_commit_nothing(quick_path: Path, no_sync: None) -> None:
+    """KIP-966: a record that fewer have than min.insync.replicas asks for is not shown."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1,), partition_epoch=1)
+        world.tell(1)
+        leader = world.replicas[1].partition
+        assert leader is not None
+        leader.configure(replace(leader.log.config, min_insync_replicas=2))
+        now = world.clock.now_ms()
+        end = append(leader, now)
+        assert leader.high_watermark == 0
+        leader.follower_fetched(2, end, now)
+        assert leader.high_watermark == 0, "2 has it, and is not in sync yet"
+        world.info = replace(world.info, isr=(1, 2), partition_epoch=2)
+        world.tell(1)
+        assert leader.high_watermark == end == 1
+        world.info = replace(world.info, isr=(1,), partition_epoch=3)
+        world.tell(1)
+        end = append(leader, now)
+        assert leader.high_watermark == 1
+        leader.configure(replace(leader.log.config, min_insync_replicas=1))
+        assert leader.high_watermark == end == 2
+        # More than there are replicas cannot be asked for.
+        world.info = replace(world.info, isr=(1, 2), replicas=(1, 2), partition_epoch=4)
+        world.tell(1)
+        leader.configure(replace(leader.log.config, min_insync_replicas=3))
+        end = append(leader, now)
+        leader.follower_fetched(2, end, now)
+        assert leader.high_watermark == end == 3
+        world.close()
+
+    asyncio.run(run())
+
+
 def test_an_order_that_is_older_than_an_answer(quick_path: Path, no_sync: None) -> None:
     """The leader knows already that it is alone: it does not count 2 as in sync again."""
 

@@ -425,8 +425,11 @@ class Partition:
         if not self.leads:
             return
         end = self.log.recovery_point if self._flushed else self.log.end_offset
-        if self.in_sync_state is not None:
-            end = self.in_sync_state.high_watermark(end)
+        state = self.in_sync_state
+        if state is not None:
+            if len(state.isr) < min(self.log.config.min_insync_replicas, len(state.followers) + 1):
+                return  # as in Kafka (KIP-966): what too few have is not committed
+            end = state.high_watermark(end)
         if end > self.log.high_watermark:
             self.log.high_watermark = end
             self.wake()
