@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker import propagation
+from tidelog.broker import channel
 from tidelog.broker.propagation import Propagation
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
@@ -106,8 +106,8 @@ def with_channel(body: Callable[[Propagation, Listener], Coroutine[Any, Any, Non
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(propagation, "_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(propagation, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(channel, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(channel, "_AGAIN_SECONDS", 0.01)
 
 
 def test_a_topic_is_deleted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker import propagation
+from tidelog.broker import channel
 from tidelog.broker.broker import Broker
 from tidelog.new_topic import NewTopic
 
@@ -33,7 +33,7 @@ def test_a_broker_that_comes_back(
     zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears of topics that have come, grown and gone, a few partitions at a time."""
-    monkeypatch.setattr(propagation, "AT_ONCE", 3)
+    monkeypatch.setattr(channel, "AT_ONCE", 3)
 
     async def go() -> None:
         async with Broker(settings(1, tmp_path, zookeeper)) as first:

@@ -477,3 +477,55 @@ def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
         assert await office.on_disk("__consumer_offsets", 2) == rows[2]
 
     in_office(tmp_path, work, brokers=1)
+
+
+def test_a_leader_that_cannot_write(tmp_path: Path) -> None:
+    """Another that is in sync leads.  It is neither in sync nor preferred until it can write."""
+
+    async def work(office: Office) -> None:
+        controller, key = office.controller, ("t", 0)
+        await controller.create_topic(NewTopic("t", assignment=[[1, 2, 3]]))
+        sick = controller.metadata.brokers[1]
+        assert controller.storage_news(sick, {key}, set())
+        await controller.storage_told(sick, {key}, set())
+        assert (office.row().leader, office.row().isr) == (2, (2, 3))
+        assert not controller.storage_news(sick, {key}, set()), "it is known by now"
+        assert await office.ask(2, (2, 3, 1)) == ErrorCode.INELIGIBLE_REPLICA
+        await controller.storage_told(sick, set(), {key})
+        assert await office.ask(2, (2, 3, 1)) == ErrorCode.NONE
+        assert await controller.elect_leaders([key]) == {key: None}
+        assert office.row().leader == 1
+
+    in_office(tmp_path, work)
+
+
+def test_nobody_can_write(tmp_path: Path) -> None:
+    """The last one in sync keeps the lead, and gives it to the first that can write again."""
+
+    async def work(office: Office) -> None:
+        controller, key = office.controller, ("t", 0)
+        brokers = controller.metadata.brokers
+        await controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
+        await controller.storage_told(brokers[1], {key, ("gone", 0), ("t", 9)}, set())
+        await controller.storage_told(brokers[2], {key}, set())
+        assert (office.row().leader, office.row().isr) == (2, (2,))
+        await controller.storage_told(brokers[1], set(), {key})
+        assert await office.ask(2, (2, 1)) == ErrorCode.NONE
+        assert (office.row().leader, office.row().isr) == (1, (1,))
+        await office.leave(2)
+        await office.look()
+        await office.join(2)
+        await office.look()
+        assert await office.ask(1, (1, 2)) == ErrorCode.NONE, "a restart is a new beginning"
+
+    in_office(tmp_path, work)
+
+
+def test_notes_of_log_directories(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        for broker_id in (2, 3, 2):
+            await office.registry.tell_log_dir_event(broker_id)
+        assert await office.controller.log_dir_events(lambda: None) == {2, 3}
+        assert await office.controller.log_dir_events(lambda: None) == set(), "read once"
+
+    in_office(tmp_path, work)

@@ -7,8 +7,9 @@ translate, ``partition.py`` is the only writer of a partition.  ``broker.py`` ho
 it all together.
 
 In a cluster ``membership.py`` registers the broker in ZooKeeper and makes one of them
-controller, ``propagation.py`` sends its decisions, ``orders.py`` carries them out, and
-``peers.py`` is a connection to another broker; see ``coordination/`` and ``replication/``.
+controller, ``propagation.py`` and ``channel.py`` send its decisions, ``orders.py`` carries them
+out, and ``peers.py`` is a connection to another broker; ``log_dirs.py`` says which directories take
+no writes, so that others lead what is in them.  See ``coordination/`` and ``replication/``.
 
 One thread, one event loop: what is not awaited is atomic.
 """

@@ -426,7 +426,7 @@ class Broker:
         except ApiError as error:
             return error.code
         except OSError as error:
-            self.replicas.storage_failed(f"{topic.name}-{index}", error)
+            self.replicas.write_failed(error.filename or f"{topic.name}-{index}", error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None:
             if info.leader in (-1, self.broker_id):
@@ -435,7 +435,7 @@ class Broker:
                 self.fetchers.follow(partition, info.leader)
             if topic.name == OFFSETS_TOPIC:
                 self.groups.ordered(index, partition)
-        return ErrorCode.NONE
+        return self.replicas.storage_code((topic.name, index))
 
     def stop_partition(self, key: tuple[str, int], *, delete: bool) -> None:
         """We have a partition no longer."""

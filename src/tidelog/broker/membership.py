@@ -1,11 +1,12 @@
 """This broker as a member of a cluster: registered in ZooKeeper, and maybe its controller.
 
-Three loops run as long as the broker does, each of the same form: read with a watch, act on
+Four loops run as long as the broker does, each of the same form: read with a watch, act on
 what is there, wait for the watch.
 
 ``_contend``         is there a controller?  If not, become it.  After an expired session the
                      broker first registers again.
 ``_watch_brokers``   (in office) who is there; the controller decides what follows from it
+``_watch_disks``     (in office) brokers that say that a log directory has failed, or works again
 ``_watch_configs``   settings that somebody has changed
 
 When a write of the controller fails because another is in office, or because nobody knows
@@ -38,6 +39,7 @@ from tidelog.coordination.keeper import (
     Stat,
 )
 from tidelog.coordination.metadata import BrokerInfo
+from tidelog.coordination.partition_states import Key
 from tidelog.coordination.registry import CHANGE_LIVES_MS, Registry, patiently
 from tidelog.errors import ApiError, ErrorCode, SettingError
 
@@ -87,6 +89,7 @@ class Membership:
         await patiently(self._register)
         self._contention = self._broker.spawn(self._contend())
         self._broker.spawn(self._watch_configs())
+        self._broker.spawn(self._broker.replicas.log_dirs.watch(self._tell_of_disks))
         await self.orders.informed.wait()
 
     async def _register(self) -> None:
@@ -221,10 +224,12 @@ class Membership:
         except BaseException:
             propagation.close()
             raise
-        propagation.publish(controller.metadata)
         self.controller, self._propagation = controller, propagation
+        propagation.storage_told = self._storage_told
+        propagation.publish(controller.metadata)
         self._office_tasks = [
             broker.spawn(self._watch_brokers(controller)),
+            broker.spawn(self._watch_disks(controller, propagation)),
             broker.spawn(self._keep_balance(controller)),
             broker.spawn(self._sweep_changes()),
         ]
@@ -279,6 +284,35 @@ class Membership:
                 self.step_down()
                 return
             await changed.wait()
+
+    # -- disks ------------------------------------------------------------------
+
+    async def _tell_of_disks(self) -> None:
+        broker_id = self._broker.broker_id
+        await patiently(lambda: self.registry.tell_log_dir_event(broker_id))
+
+    async def _watch_disks(self, controller: ClusterController, propagation: Propagation) -> None:
+        while controller is self.controller:
+            changed = asyncio.Event()
+            try:
+                for broker_id in await controller.log_dir_events(changed.set):
+                    propagation.ask_again(broker_id)
+            except KeeperError as error:
+                log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
+                self.step_down()
+                return
+            await changed.wait()
+
+    def _storage_told(self, info: BrokerInfo, failed: set[Key], well: set[Key]) -> None:
+        controller = self.controller
+        if controller is not None and controller.storage_news(info, failed, well):
+            self._broker.spawn(self._take_storage_news(controller, info, failed, well))
+
+    async def _take_storage_news(
+        self, controller: ClusterController, info: BrokerInfo, failed: set[Key], well: set[Key]
+    ) -> None:
+        with contextlib.suppress(ApiError):  # we have stepped down
+            await self.govern(controller.storage_told(info, failed, well))
 
     # -- the dead ---------------------------------------------------------------
 

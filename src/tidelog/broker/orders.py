@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.broker.propagation import DELETED, FULL, PART
+from tidelog.broker.channel import DELETED, FULL, PART
 from tidelog.coordination import paths
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordination.registry import Registry, patiently

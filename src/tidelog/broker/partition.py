@@ -327,7 +327,7 @@ class Partition:
             if self._flushes or writer.flush_wanted:
                 self._flush_if_due()
         except OSError as error:
-            self.replicas.storage_failed(writer.directory, error)
+            self.replicas.write_failed(writer.directory, error)
             message = f"the broker cannot write: {error.strerror}"
             self.gaps.forget()
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error

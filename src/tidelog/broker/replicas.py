@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidelog.broker.complaints import Complaints
+from tidelog.broker.log_dirs import LogDirs
 from tidelog.broker.partition import Partition
 from tidelog.clock import Clock
 from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
@@ -46,6 +47,7 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.storage_failing: set[str] = set()
+        self.log_dirs = LogDirs(manager.directories)
         self._applied = ClusterMetadata()
         # Partitions that should be here: not made yet, or there is no room on the disk.
         self._offline: dict[tuple[str, int], TopicInfo] = {}
@@ -178,7 +180,7 @@ class Replicas:
             if found is None:
                 found = self.manager.create(topic.name, index, topic.topic_id, config)
         except OSError as error:
-            self.storage_failed(error.filename or topic.name, error)
+            self.write_failed(error.filename or topic.name, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
         partition = Partition(self, topic.name, index, topic.topic_id, found, leads=False)
         partition.configure(config)
@@ -330,7 +332,7 @@ class Replicas:
             self._flush_failed(partition, error)
 
     def _flush_failed(self, partition: Partition, error: OSError) -> None:
-        self.storage_failed(partition.log.directory, error)
+        self.write_failed(partition.log.directory, error)
         self.flush_later(partition, _RETRY_FLUSH_MS)
 
     async def in_flush_thread(self, work: Callable[[], None]) -> None:
@@ -417,6 +419,18 @@ class Replicas:
         self._complaints.warn(
             "disk", f"{directory}: cannot write: {error.strerror}; reads go on, writes are refused"
         )
+
+    def write_failed(self, directory: str, error: OSError) -> None:
+        """Records could not be written: in a cluster, others had better lead."""
+        self.storage_failed(directory, error)
+        self.log_dirs.write_failed(directory)
+
+    def storage_code(self, key: tuple[str, int]) -> ErrorCode:
+        """What the controller is to know of the disk under a partition."""
+        partition = self.partitions.get(key)
+        if partition is None or self.log_dirs.takes_writes(partition.log.directory):
+            return ErrorCode.NONE
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def storage_works(self, directory: str) -> None:
         if directory in self.storage_failing:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tidelog.coordination import elections, paths
 from tidelog.coordination.elections import NOBODY
-from tidelog.coordination.keeper import Delete
+from tidelog.coordination.keeper import Delete, Watch
 from tidelog.coordination.metadata import (
     BrokerInfo,
     ClusterMetadata,
@@ -47,6 +48,8 @@ class ClusterController(Moves):
     """See the module.  In office after :meth:`take_office` and :meth:`load`."""
 
     _stopping: tuple[tuple[int, int], ...] = ()  # brokers with their epochs: about to stop
+    # What brokers say they cannot write.  Not in the tree: whoever takes office asks them anew.
+    _cannot_write: Mapping[int, frozenset[Key]] = MappingProxyType({})
 
     # -- office -----------------------------------------------------------------
 
@@ -95,6 +98,9 @@ class ClusterController(Moves):
             # First without those that are gone, even if they are back already: a broker that
             # was restarted has to catch up before it leads again.
             still = {i: info for i, info in brokers.items() if i not in come}
+            self._cannot_write = {
+                broker: keys for broker, keys in self._cannot_write.items() if broker not in gone
+            }
             self.metadata = replace(self.metadata, brokers=still)
             if gone:
                 await self._settle(self._with_replicas_on(gone))
@@ -160,7 +166,7 @@ class ClusterController(Moves):
                     answers.append((ErrorCode.UNKNOWN_TOPIC_ID, None))
                     continue
                 row = topic.partitions[change.partition]
-                code = self._check(row, change, broker_id)
+                code = self._check((topic.name, change.partition), row, change, broker_id)
                 if code:
                     answers.append((code, row))
                     continue
@@ -170,10 +176,11 @@ class ClusterController(Moves):
                     after = replace(after, partition_epoch=row.partition_epoch + 1)
                 answers.append((ErrorCode.NONE, after))
             await self._commit(changes)
+            await self._spare(changes)
             await self._finish_moves(self._topics_of(changes))
             return answers
 
-    def _check(self, row: PartitionInfo, change: IsrChange, broker_id: int) -> ErrorCode:
+    def _check(self, key: Key, row: PartitionInfo, change: IsrChange, broker_id: int) -> ErrorCode:
         if row.leader != broker_id or change.leader_epoch < row.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if change.leader_epoch > row.leader_epoch:
@@ -182,15 +189,18 @@ class ClusterController(Moves):
             return ErrorCode.INVALID_UPDATE_VERSION
         if broker_id not in change.isr or not set(change.isr) <= set(row.replicas):
             return ErrorCode.INVALID_REQUEST
-        lasting = self._lasting()
-        if any(b not in lasting for b in change.isr if b not in row.isr):
+        fit = self._fit(key)
+        if any(b not in fit for b in change.isr if b not in row.isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
-    def _lasting(self) -> set[int]:
-        """Brokers that are there and not about to stop."""
-        brokers = self.metadata.brokers.items()
-        return {b for b, info in brokers if (b, info.epoch) not in self._stopping}
+    def _fit(self, key: Key) -> set[int]:
+        """Brokers that are there, not about to stop, and can write this partition."""
+        return {
+            b
+            for b, info in self.metadata.brokers.items()
+            if (b, info.epoch) not in self._stopping and key not in self._cannot_write.get(b, ())
+        }
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[Key]:
         """Move the leaders away from a broker that is about to stop; returns those that
@@ -208,7 +218,7 @@ class ClusterController(Moves):
             for topic in self.metadata.topics.values():
                 for i, row in enumerate(topic.partitions):
                     if broker_id in row.isr:
-                        after = elections.settle(row, live, avoid=broker_id)
+                        after = elections.settle(row, live, avoid=(broker_id,))
                         if after is not row:
                             changes[topic.name, i] = after
             await self._commit(changes)
@@ -218,6 +228,51 @@ class ClusterController(Moves):
                 for i, row in enumerate(topic.partitions)
                 if row.leader == broker_id and len(row.replicas) > 1
             ]
+
+    # -- disks ----------------------------------------------------------------------
+
+    async def log_dir_events(self, watch: Watch) -> set[int]:
+        """Brokers that have news of their log directories; the notes are then read."""
+        brokers, notes = await self._registry.log_dir_events(watch)
+        await self._write_in_parts([Delete(note) for note in notes])
+        return brokers
+
+    def storage_news(self, broker: BrokerInfo, failed: set[Key], well: set[Key]) -> bool:
+        """Is it another answer than we know already?"""
+        known = self._cannot_write.get(broker.broker_id, frozenset())
+        return bool(failed - known or well & known)
+
+    async def storage_told(self, broker: BrokerInfo, failed: set[Key], well: set[Key]) -> None:
+        """A broker has said which of its partitions it can write, and which not."""
+        async with self._lock:
+            known = self.metadata.brokers.get(broker.broker_id)
+            if known is None or known.epoch != broker.epoch:
+                return
+            before = self._cannot_write.get(broker.broker_id, frozenset())
+            after = (before | failed) - well
+            self._cannot_write = {**self._cannot_write, broker.broker_id: after}
+            if after and not before:
+                log.warning("broker %d cannot write: others lead what they have", broker.broker_id)
+            elif before and not after:
+                log.warning("broker %d can write again", broker.broker_id)
+            await self._spare(after - before)
+
+    async def _spare(self, keys: Iterable[Key]) -> None:
+        """Those who cannot write a partition neither lead it nor are in sync, if another can."""
+        if not any(self._cannot_write.values()):
+            return
+        live = self.metadata.brokers.keys()
+        changes: dict[Key, PartitionInfo] = {}
+        for key in keys:
+            topic = self.metadata.topics.get(key[0])
+            if topic is None or key[1] >= len(topic.partitions):
+                continue
+            row = topic.partitions[key[1]]
+            sick = [b for b in row.isr if key in self._cannot_write.get(b, ())]
+            after = elections.settle(row, live, avoid=sick) if sick else row
+            if after is not row:
+                changes[key] = after
+        await self._commit(changes)
 
     # -- elections on demand --------------------------------------------------------
 
@@ -242,7 +297,7 @@ class ClusterController(Moves):
                     failure = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 else:
                     needed = row.leader != elections.preferred_leader(row)
-                    after = elections.prefer(row, self._lasting())
+                    after = elections.prefer(row, self._fit((name, i)))
                     failure = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
                 if not needed:
                     results[name, i] = ApiError(ErrorCode.ELECTION_NOT_NEEDED)

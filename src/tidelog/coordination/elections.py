@@ -23,15 +23,20 @@ NOBODY = -1
 
 
 def settle(
-    info: PartitionInfo, live: Collection[int], *, unclean: bool = False, avoid: int | None = None
+    info: PartitionInfo,
+    live: Collection[int],
+    *,
+    unclean: bool = False,
+    avoid: Collection[int] = (),
 ) -> PartitionInfo:
     """What a partition becomes when brokers have come or gone.
 
-    ``avoid``: a broker that lives, but is about to stop; it keeps what nobody else can lead.
+    ``avoid``: brokers that live, but are about to stop or cannot write; they keep what nobody
+    else can lead.
     """
     alive = [broker for broker in info.isr if broker in live]
-    others = [broker for broker in alive if broker != avoid]
-    if avoid is not None and not others:
+    others = [broker for broker in alive if broker not in avoid]
+    if avoid and not others:
         return info
     isr = tuple(others) if others else _last(info)
     leader = info.leader

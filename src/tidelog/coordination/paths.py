@@ -16,6 +16,8 @@ CONFIG_BROKERS = "/config/brokers"
 CONFIG_GROUPS = "/config/groups"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = "/config/changes/config_change_"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT = "/log_dir_event_notification/log_dir_event_"
 PRODUCER_IDS = "/latest_producer_id_block"
 DELETED_TOPICS = "/admin/delete_topics"
 SETTLED = "/tidelog/settled"  # ours: the logs on disk have been matched with the registry once
@@ -31,7 +33,7 @@ PERSISTENT = (
     DELETED_TOPICS,
     "/brokers/seqid",
     "/isr_change_notification",
-    "/log_dir_event_notification",
+    LOG_DIR_EVENTS,
     PRODUCER_IDS,
     CONFIG_TOPICS,
     "/config/clients",

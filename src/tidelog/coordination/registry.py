@@ -123,6 +123,18 @@ class Registry:
         found = await asyncio.gather(*(self.registration(int(name)) for name in names))
         return {row[0].broker_id: row[0] for row in found if row is not None}
 
+    async def tell_log_dir_event(self, broker_id: int) -> None:
+        """Tell the controller that some log directory has failed, or works again."""
+        value = paths.to_json({"version": 1, "broker": broker_id, "event": 1})
+        await self._keeper.multi([Create(paths.LOG_DIR_EVENT, value, sequential=True)])
+
+    async def log_dir_events(self, watch: Watch) -> tuple[set[int], list[str]]:
+        """Brokers that have told something, and the znodes in which they did."""
+        names = await self._keeper.children(paths.LOG_DIR_EVENTS, watch)
+        notes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
+        found = await self._keeper.get_many(notes)
+        return {int(paths.from_json(row[0])["broker"]) for row in found if row}, notes
+
     # -- topics -----------------------------------------------------------------
 
     async def topics(self) -> dict[str, TopicInfo]:

@@ -361,7 +361,7 @@ class LeaderFetcher:
         partition = followed.partition
         followed.not_before = self._clock.monotonic() + _RETRY_SECONDS
         if isinstance(error, OSError):
-            self._broker.replicas.storage_failed(partition.log.directory, error)
+            self._broker.replicas.write_failed(partition.log.directory, error)
         else:
             log.debug("%s-%d: %s", partition.topic, partition.index, error.message)
 

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _RETRY_SECONDS = 0.1
+_REFUSED_SECONDS = 1.0  # until a replica that cannot be in sync is proposed again
 _AFTER_BUG_SECONDS = 1.0
 _AT_ONCE = 2000
 # The controller knows the partition as we do, and has not done what we ask.
@@ -148,4 +149,4 @@ class IsrChanges:
                     state.give_up()
 
             # Not at once: the next fetch would only ask the same again.
-            asyncio.get_running_loop().call_later(_RETRY_SECONDS, give_up)
+            asyncio.get_running_loop().call_later(_REFUSED_SECONDS, give_up)
