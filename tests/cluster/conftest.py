@@ -33,8 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def new_cluster(zookeeper_server: ZooKeeperServer) -> Any:
     """Makes clusters, each with a tree of its own in the ZooKeeper of this worker."""
 
-    def make(brokers: int = 3, settings: dict[str, Any] | None = None) -> LocalCluster:
-        connect = f"{zookeeper_server.connect}/{uuid.uuid4().hex}"
+    def make(
+        brokers: int = 3, settings: dict[str, Any] | None = None, zookeeper: str | None = None
+    ) -> LocalCluster:
+        connect = zookeeper or f"{zookeeper_server.connect}/{uuid.uuid4().hex}"
         return LocalCluster(brokers, {**SETTINGS, **(settings or {})}, zookeeper=connect)
 
     return make

@@ -15,17 +15,14 @@ from cluster_support import (
     in_sync,
     leaders,
     metadata,
-    topic_state,
 )
 from commit_checker import Committer
 from raw_client import RawClient, batch_of
 from waiting import until
 
-from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
-from tidelog.testing.ports import free_port
 
 PARTITIONS = 3
 
@@ -202,29 +199,6 @@ def test_a_broker_is_added(own_cluster: LocalCluster) -> None:
     create_topic(cluster.brokers[1], "wide", 8)
     everybody_knows(cluster, "wide")
     until(lambda: set(leaders(new, "wide").values()) == {1, 2, 3, 4}, "the new one leads, too", 60)
-
-
-def test_zookeeper_restarts(new_cluster: Any, tmp_path: Any) -> None:
-    """Without ZooKeeper records go on; with it again, so does everything else."""
-    server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
-    with server, new_cluster() as cluster_settings:
-        settings = cluster_settings._settings
-        cluster_settings.stop()
-        cluster = LocalCluster(3, {**settings, "zookeeper.connect": server.connect})
-        with cluster:
-            create_topic(cluster.brokers[1], "load", PARTITIONS)
-            everybody_knows(cluster, "load")
-            with Load(cluster.bootstrap, "load", PARTITIONS) as load:
-                load.more()
-                server.kill()
-                load.more(500)
-                server.start()
-                server.wait_ready()
-                load.more(500)
-                create_topic(cluster.brokers[2], "later", 3)
-                back_in_sync(cluster, "load")
-            load.check(cluster.bootstrap)
-            assert topic_state(cluster.brokers[2], "later").error_code == 0
 
 
 def test_a_dead_process_is_noticed_before_its_session_ends(new_cluster: Any) -> None:

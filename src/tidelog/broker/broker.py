@@ -69,8 +69,9 @@ handlers.load_all()
 KEEPER_JOURNAL = "tidelog-keeper.journal"
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of answers that are kept, with their requests
 _ANSWER_OVERHEAD = 500
-# Topic settings are not on disk; without this one, retention would drop committed offsets.
 _CONTROLLED_SHUTDOWN_VERSION = 3
+_HAND_OVER_SECONDS = 15  # who stops us does not wait for ever
+# Topic settings are not on disk; without this one, retention would drop committed offsets.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_CONFIG = {"cleanup.policy": "compact"}
 
@@ -305,8 +306,7 @@ class Broker:
             return
         self._started = False
         if self.member is not None and self.settings["controlled.shutdown.enable"]:
-            await self._move_leaders_away()
-            await self.member.retire()
+            await self._hand_over()
         self.server.stop_accepting()
         self.fetchers.close()
         if self.member is not None:
@@ -458,12 +458,32 @@ class Broker:
         assert isinstance(response, answer)
         return response
 
+    async def _hand_over(self) -> None:
+        """Before we stop, others lead what we lead, so that no client has to wait; and govern.
+
+        This takes no longer than it may, whoever does not answer.
+        """
+        assert self.member is not None
+        try:
+            await self.member.reachable()
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                await self._move_leaders_away()
+        except ApiError as error:
+            log.warning("stopping without moving leaders away: %s", error.message)
+        except TimeoutError:
+            log.warning(
+                "stopping without moving leaders away: the controller has not answered in %d s",
+                _HAND_OVER_SECONDS,
+            )
+        await self.member.retire()
+
     async def _move_leaders_away(self) -> None:
-        """Before we stop, others lead what we lead, so that no client has to wait."""
         request = ControlledShutdownRequest(
             broker_id=self.broker_id, broker_epoch=self.broker_epoch
         )
+        assert self.member is not None
         for _ in range(1 + self.settings["controlled.shutdown.max.retries"]):
+            await self.member.reachable()
             with contextlib.suppress(ApiError, BrokerUnreachable):
                 answer = await self.ask_controller(
                     request, ControlledShutdownResponse, _CONTROLLED_SHUTDOWN_VERSION

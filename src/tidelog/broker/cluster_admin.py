@@ -8,7 +8,8 @@ asks next what there is finds what it has made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.membership import Membership
@@ -22,6 +23,7 @@ from tidelog.client.admin import (
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
+from tidelog.coordination.keeper import ConnectionLost, Unreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
@@ -136,18 +138,28 @@ class ClusterAdmin:
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
         registry = self._member.registry
-        await registry.write_config(paths.topic_config(name), config, tell=True)
-        await self._member.orders.config_changed(f"topics/{name}")
+        work = registry.write_config(paths.topic_config(name), config, tell=True)
+        await self._configure(work, f"topics/{name}")
 
     async def set_broker_config(self, entity: str, config: Mapping[str, str]) -> None:
         registry = self._member.registry
-        await registry.write_config(paths.broker_config(entity), config, tell=True)
-        await self._member.orders.config_changed(f"brokers/{entity}")
+        work = registry.write_config(paths.broker_config(entity), config, tell=True)
+        await self._configure(work, f"brokers/{entity}")
 
     async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
-        await self._member.registry.write_group_config(group_id, config, tell=True)
-        entity = paths.group_config(group_id).removeprefix("/config/")
-        await self._member.orders.config_changed(entity)
+        work = self._member.registry.write_group_config(group_id, config, tell=True)
+        await self._configure(work, paths.group_config(group_id).removeprefix("/config/"))
+
+    async def _configure(self, work: Awaitable[None], entity: str) -> None:
+        try:
+            await work
+        except Unreachable as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        except ConnectionLost as error:
+            message = f"{error}: nobody knows whether the settings are changed"
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+        with contextlib.suppress(ConnectionLost):  # it is written; we hear of it as others do
+            await self._member.orders.config_changed(entity)
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
         return await self._member.registry.allocate_producer_ids(broker_id)
@@ -178,6 +190,7 @@ class ClusterAdmin:
                     raise ApiError(ErrorCode.NOT_CONTROLLER, error.message) from error
             if self._broker.clock.monotonic() > limit:
                 raise ApiError(ErrorCode.NOT_CONTROLLER)
+            await self._member.reachable()  # without ZooKeeper there will be none
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _until(self, known: Callable[[ClusterMetadata], bool]) -> None:

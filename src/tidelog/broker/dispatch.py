@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
     correlation_id: int
 
 
-Handler = Callable[["Broker", Any, Client], Message | Awaitable[Message]]
+Handler = Callable[["Broker", Any, Client], Message | Coroutine[Any, Any, Message]]
 RawHandler = Callable[["Broker", Frame], None]
 Serve = Callable[[Connection, memoryview], None]
 H = TypeVar("H", bound=Handler)
@@ -212,11 +212,17 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
         return
     pending = Pending(connection, blocking=True)
     connection.park(pending)
-    broker.spawn(_answer_later(answer, pending, found, version, correlation_id))
+    task = broker.spawn(_answer_later(answer, pending, found, version, correlation_id))
+    # If we stop before the task has begun, nobody has awaited the answer.
+    task.add_done_callback(lambda _: answer.close())
 
 
 async def _answer_later(
-    answer: Awaitable[Message], pending: Pending, found: Api, version: int, correlation_id: int
+    answer: Coroutine[Any, Any, Message],
+    pending: Pending,
+    found: Api,
+    version: int,
+    correlation_id: int,
 ) -> None:
     try:
         encoded = encode_response(await answer, version, correlation_id)

@@ -20,8 +20,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.orders import Orders
 from tidelog.broker.propagation import Propagation
@@ -37,6 +37,7 @@ from tidelog.coordination.keeper import (
     NoNode,
     SessionEvent,
     Stat,
+    Unreachable,
 )
 from tidelog.coordination.metadata import BrokerInfo
 from tidelog.coordination.partition_states import Key
@@ -159,8 +160,6 @@ class Membership:
                 log.warning("the session with ZooKeeper has expired: joining the cluster again")
                 self._registered = False
                 self._resign()
-            else:
-                log.warning("no connection to ZooKeeper")
         self._look_again.set()
 
     # -- the office -------------------------------------------------------------
@@ -183,7 +182,7 @@ class Membership:
                 if not holder.own:
                     self._resign()
                     await self._watch_over_controller()
-            except (NodeExists, BadVersion, NoNode):
+            except (NodeExists, BadVersion, NoNode, Unreachable):
                 continue
             except SettingError as error:
                 log.error("%s", error)
@@ -259,20 +258,45 @@ class Membership:
         self._resign()
         self._look_again.set()
 
-    async def govern(self, work: Awaitable[T]) -> T:
+    async def reachable(self) -> None:
+        """Can anything be decided now?  ApiError for whoever has asked for it, if not."""
+        try:
+            await self._keeper.reachable()
+        except Unreachable as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
+    async def in_office(self) -> ClusterController:
+        """The controller, which must be on this broker."""
+        if self.controller is None:
+            await self.reachable()  # without ZooKeeper there may be none anywhere
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return self.controller
+
+    async def govern(self, work: Coroutine[Any, Any, T]) -> T:
         """Await a decision of the controller on this broker."""
+        try:
+            await self.reachable()  # what is not begun has no half of it written
+        except BaseException:
+            work.close()
+            raise
         try:
             return await work
         except KeeperError as error:
-            log.warning("the controller cannot write (%s %s)", type(error).__name__, error)
+            log.warning("the controller cannot write (%s: %s)", type(error).__name__, error)
             self.step_down()
+            if isinstance(error, Unreachable):
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
 
     async def _watch_brokers(self, controller: ClusterController) -> None:
         while controller is self.controller:
             changed = asyncio.Event()
             try:
-                brokers = await self.registry.brokers(changed.set)
+                try:
+                    brokers = await self.registry.brokers(changed.set)
+                except Unreachable:  # what we know is still right
+                    await self._connected.wait()
+                    continue
                 await controller.brokers_changed(brokers)
                 self._watch_over(brokers)
             except KeeperError as error:
@@ -381,6 +405,9 @@ class Membership:
                         with contextlib.suppress(ApiError):  # we have stepped down
                             await self.govern(controller.topic_config_changed(topic, config))
                     self._last_change = name
+            except Unreachable:
+                await self._connected.wait()
+                continue
             except KeeperError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue

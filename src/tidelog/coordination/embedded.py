@@ -119,6 +119,9 @@ class EmbeddedKeeper:
             self._fire(steps)
         return made
 
+    async def reachable(self) -> None:
+        return
+
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
         """The session lives as long as the process: there is nothing to tell."""
 

@@ -4,7 +4,8 @@ Two keepers serve it: ``embedded`` (in process, for one broker) and ``zookeeper`
 ensemble).  The interface is asynchronous for both.  The embedded keeper's coroutines never
 suspend, so that code above it runs as if it were called directly; those of ZooKeeper suspend
 until the answer is there, and never block the event loop.  Whoever reads, decides and writes
-must therefore hold a lock, or write with the version that was read.
+must therefore hold a lock, or write with the version that was read.  None of them waits for
+longer than a moment while ZooKeeper is away.
 
 A watch is ZooKeeper's: it is asked for with a read and fires once, in the event loop, when
 what was read may have changed.  It also fires when the connection to ZooKeeper breaks, as
@@ -25,6 +26,10 @@ class KeeperError(Exception):
 
 class ConnectionLost(KeeperError):
     """The connection broke before the answer came: nobody knows whether it has happened."""
+
+
+class Unreachable(ConnectionLost):
+    """There is no connection, and none came soon.  Nothing was sent: nothing has changed."""
 
 
 class SessionExpired(KeeperError):
@@ -130,6 +135,10 @@ class Keeper(Protocol):
 
     async def multi(self, operations: Sequence[Operation]) -> list[str]:
         """All of them or none; returns the paths of the operations, as they were created."""
+        ...
+
+    async def reachable(self) -> None:
+        """Return when there is a connection; Unreachable if none comes within a moment."""
         ...
 
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:

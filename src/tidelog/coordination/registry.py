@@ -26,6 +26,7 @@ from tidelog.coordination.keeper import (
     SessionExpired,
     Set,
     Stat,
+    Unreachable,
     Watch,
 )
 from tidelog.coordination.metadata import BrokerInfo, PartitionInfo, TopicInfo
@@ -46,6 +47,8 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
+        except Unreachable:  # the keeper says so, now and then
+            await asyncio.sleep(_RETRY_SECONDS)
         except (ConnectionLost, SessionExpired) as error:
             log.warning("ZooKeeper: %s (%s); trying again", error, type(error).__name__)
             await asyncio.sleep(_RETRY_SECONDS)

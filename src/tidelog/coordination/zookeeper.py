@@ -7,11 +7,16 @@ Reads are repeated when the connection breaks, up to the end of the session.  A 
 nobody knows whether it has happened, so it fails with :class:`ConnectionLost` and the caller
 looks at the tree.  When the session expires, kazoo begins a new one by itself; whoever had
 ephemeral znodes hears EXPIRED, and CONNECTED when it can make them again.
+
+Without a connection kazoo would keep requests, and send them when ZooKeeper is back, maybe
+hours after everybody has given up.  So it gets none: after a moment, in which another server
+of the ensemble may answer, all calls fail with :class:`Unreachable`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +24,12 @@ from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
+from kazoo.exceptions import WriterNotClosedException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from tidelog.coordination.in_thread import in_thread
 from tidelog.coordination.keeper import (
     BadVersion,
     Check,
@@ -38,6 +45,7 @@ from tidelog.coordination.keeper import (
     SessionExpired,
     Set,
     Stat,
+    Unreachable,
     Watch,
 )
 from tidelog.coordination.multi_read import MultiRead
@@ -51,18 +59,26 @@ _EVENTS = {
     KazooState.LOST: SessionEvent.EXPIRED,
 }
 _AT_ONCE = 500  # znodes in one question
+# How long a call waits for a connection: another server of an ensemble needs about a second,
+# and kazoo tries once a second whether one is back.
+_PATIENCE_SECONDS = 2.0
+_CLOSE_SECONDS = 5.0
+_REMIND_SECONDS = 60.0
 _RACES = 5  # how often a multi is put together again when parents or children changed meanwhile
 
 
 class ZooKeeper:
     """See the module.  Made by :meth:`connect`."""
 
-    def __init__(self, client: KazooClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, client: KazooClient, loop: asyncio.AbstractEventLoop, hosts: str) -> None:
         self._client = client
+        self._hosts = hosts.partition("/")[0]
         self._loop = loop
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._connected = asyncio.Event()
         self._sessions = 0  # how many have ended
+        self._lost_at = 0.0  # when the connection broke, by the loop's clock
+        self._reminder: asyncio.TimerHandle | None = None
         self._closed = False
         self._one_by_one = False  # the server is older than 3.6
 
@@ -79,18 +95,19 @@ class ZooKeeper:
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0),
         )
         loop = asyncio.get_running_loop()
-        keeper = cls(client, loop)
+        keeper = cls(client, loop, hosts)
         client.add_listener(keeper._state_changed)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a chroot that is not there yet is made below
-                await loop.run_in_executor(None, client.start, connection_timeout_ms / 1000)
+                await in_thread(lambda: client.start(connection_timeout_ms / 1000))
         except KazooTimeoutError:
-            await loop.run_in_executor(None, client.close)
+            await in_thread(client.close)
             raise SettingError(
                 f"zookeeper.connect={hosts}: no ZooKeeper answers within "
                 f"{connection_timeout_ms / 1000:g} s; is it running (tidelog zookeeper)?"
             ) from None
+        logging.getLogger("kazoo").setLevel(logging.ERROR)  # not a line for every attempt
         keeper._connected.set()
         await keeper._call(client.ensure_path_async, "/")
         return keeper
@@ -147,9 +164,25 @@ class ZooKeeper:
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
         self._listeners.append(listener)
 
+    async def reachable(self) -> None:
+        if self._connected.is_set():
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._connected.wait()
+        except TimeoutError:
+            raise Unreachable(
+                f"ZooKeeper at {self._hosts} cannot be reached: start it, then try again"
+            ) from None
+
     async def close(self) -> None:
         self._closed = True
-        await self._loop.run_in_executor(None, self._stop)
+        if self._reminder is not None:
+            self._reminder.cancel()
+        # kazoo waits for the end of an attempt to connect, which may be a whole session.
+        with contextlib.suppress(TimeoutError, WriterNotClosedException):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await in_thread(self._stop)
 
     def _stop(self) -> None:
         self._client.stop()
@@ -165,6 +198,7 @@ class ZooKeeper:
         """
         transaction = self._client.transaction()
         places: list[int | None] = []  # which result belongs to which operation
+        await self.reachable()
         coming: set[str] = set()
         known = await self._known_parents(operations) if careful else None
         below = await self._all_below(operations)
@@ -282,12 +316,12 @@ class ZooKeeper:
         notify = self._from_thread(watch) if watch else None
         sessions = self._sessions
         while True:
-            try:
+            await self.reachable()
+            if self._sessions != sessions:
+                raise SessionExpired(f"{path}: the session has expired")
+            with contextlib.suppress(ConnectionLost):
                 return await self._call(function, path, notify, *more)
-            except ConnectionLost:
-                await self._connected.wait()
-                if self._sessions != sessions:
-                    raise SessionExpired(f"{path}: the session has expired") from None
+            await asyncio.sleep(0)  # until we hear of it, too
 
     def _from_thread(self, watch: Watch) -> Callable[[Any], None]:
         def fired(_: Any) -> None:
@@ -312,11 +346,15 @@ class ZooKeeper:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(settle, result)
 
-        function(*args).rawlink(completed)
+        path = args[0] if args else ""
+        if self._client.connected:
+            function(*args).rawlink(completed)
+        if not self._client.connected:
+            # It broke just now.  If that was between these two lines, kazoo may keep the request.
+            raise _translate(exceptions.ConnectionLoss(), path)
         try:
             return await future
         except Exception as error:
-            path = args[0] if args else ""
             raise _translate(error, path) from error
 
     def _state_changed(self, state: str) -> None:
@@ -326,13 +364,34 @@ class ZooKeeper:
 
     def _tell(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED:
+            if not self._connected.is_set():
+                self._found_again()
             self._connected.set()
         else:
+            if self._connected.is_set():
+                self._lost()
             self._connected.clear()
             self._sessions += event is SessionEvent.EXPIRED
         if not self._closed:
             for listener in self._listeners:
                 listener(event)
+
+    def _lost(self) -> None:
+        self._lost_at = self._loop.time()
+        if not self._closed:
+            log.warning("no connection to ZooKeeper at %s", self._hosts)
+            self._reminder = self._loop.call_later(_REMIND_SECONDS, self._remind)
+
+    def _remind(self) -> None:
+        seconds = self._loop.time() - self._lost_at
+        log.warning("no connection to ZooKeeper at %s for %.0f s", self._hosts, seconds)
+        self._reminder = self._loop.call_later(_REMIND_SECONDS, self._remind)
+
+    def _found_again(self) -> None:
+        if self._reminder is not None:
+            self._reminder.cancel()
+            seconds = self._loop.time() - self._lost_at
+            log.info("connected to ZooKeeper again, after %.1f s", seconds)
 
     def _stat(self, stat: Any) -> Stat:
         session = self._client.client_id
@@ -347,6 +406,12 @@ class _Unimplemented(KeeperError):
 
 class _Race(Exception):
     """The tree has changed while a transaction was put together."""
+
+
+_WORDS = {
+    ConnectionLost: "the connection to ZooKeeper broke",
+    SessionExpired: "the session with ZooKeeper has expired",
+}
 
 
 def _upwards(path: str) -> Iterator[str]:
@@ -369,5 +434,6 @@ def _translate(error: Exception, path: str) -> KeeperError:
     ]
     for theirs, ours in kinds:
         if isinstance(error, theirs):
-            return ours(path)
+            words = _WORDS.get(ours)
+            return ours(": ".join(part for part in (path, words) if part))
     return KeeperError(f"{path}: {type(error).__name__} {error}")

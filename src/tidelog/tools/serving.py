@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -33,13 +34,29 @@ async def _serve(settings: Settings, as_json: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(settings)
-    await broker.start()
+    if not await _started(broker, stop):
+        return
     _calm_the_collector()
     _announce(broker, as_json)
     await stop.wait()
     await broker.stop()
     if not as_json:
         click.echo("stopped: everything is on disk")
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Start; False if we are told to stop meanwhile: it may wait for ZooKeeper, or a controller."""
+    starting = asyncio.create_task(broker.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return False
+    await starting
+    return True
 
 
 def _calm_the_collector() -> None:

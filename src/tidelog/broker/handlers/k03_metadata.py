@@ -73,7 +73,8 @@ async def _create(
             elif name not in INTERNAL_TOPICS:
                 await broker.controller.create_topic(NewTopic(name))
         except ApiError as error:
-            errors[name] = error.code
+            late = error.code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
+            errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if late else error.code
         except (KeeperError, OSError):
             errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
         await asyncio.sleep(0)  # others have their turn between two topics

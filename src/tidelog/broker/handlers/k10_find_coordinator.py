@@ -61,7 +61,9 @@ async def _find(broker: Broker, key: str, key_type: int, client: Client) -> Coor
             message = f"broker {node_id}, which coordinates {key!r}, is down"
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     except ApiError as error:
-        return _failure(key, error.code, error.message)
+        late = error.code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if late else error.code
+        return _failure(key, code, error.message)
     except (KeeperError, OSError) as error:
         return _failure(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
     host, port = broker.address_of(info, client.connection)

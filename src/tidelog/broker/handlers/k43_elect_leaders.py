@@ -36,7 +36,9 @@ async def elect_leaders(
             raise ApiError(ErrorCode.INVALID_REQUEST)
         results = await _elect(broker, keys, request.election_type == _UNCLEAN)
     except ApiError as error:
-        return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+        if error.code != ErrorCode.REQUEST_TIMED_OUT or not keys:
+            return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+        results = dict.fromkeys(keys, error)  # only these have room for the reason
     topics: dict[str, ReplicaElectionResult] = {}
     for (name, index), problem in results.items():
         if keys is None and problem is not None:
@@ -57,9 +59,8 @@ async def _elect(
 ) -> dict[tuple[str, int], ApiError | None]:
     member = broker.member
     if member is not None:
-        if member.controller is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return await member.govern(member.controller.elect_leaders(keys, unclean=unclean))
+        controller = await member.in_office()
+        return await member.govern(controller.elect_leaders(keys, unclean=unclean))
     results: dict[tuple[str, int], ApiError | None] = {}
     for name, index in keys or ():
         topic = broker.metadata.topics.get(name)

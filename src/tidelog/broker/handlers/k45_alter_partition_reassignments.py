@@ -41,13 +41,12 @@ async def alter_partition_reassignments(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is one broker: nothing can be moved"
             )
             results = dict.fromkeys(wanted, alone)
-        elif member.controller is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
         else:
+            controller = await member.in_office()
             if not request.allow_replication_factor_change:
-                results = _other_count(member.controller.metadata, wanted)
+                results = _other_count(controller.metadata, wanted)
             moves = {key: to for key, to in wanted.items() if key not in results}
-            results.update(await member.govern(member.controller.reassign(moves)))
+            results.update(await member.govern(controller.reassign(moves)))
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.code, error_message=error.message, responses=[]

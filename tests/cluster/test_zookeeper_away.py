@@ -1,0 +1,112 @@
+"""ZooKeeper dies: records go on, nothing else is decided, and everybody hears why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cli import run, spawn
+from cluster_support import Load, controller, create_topic, everybody_knows, in_sync, topic_state
+from waiting import until
+
+from tidelog.coordination.zookeeper_server import ZooKeeperServer, ensemble
+from tidelog.errors import ErrorCode
+from tidelog.testing import LocalCluster
+from tidelog.testing.ports import free_port
+
+PARTITIONS = 3
+
+
+def connected_again(cluster: LocalCluster, times: int = 1) -> None:
+    for broker in cluster.brokers.values():
+        until(
+            lambda b=broker: b.log.count("connected to ZooKeeper again") >= times,
+            f"broker {broker.broker_id} is connected",
+            100,
+        )
+
+
+def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
+    """Without ZooKeeper records go on; with it again, so does everything else."""
+    server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
+    with server, new_cluster(zookeeper=server.connect) as cluster:
+        create_topic(cluster.brokers[1], "load", PARTITIONS)
+        everybody_knows(cluster, "load")
+        with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+            load.more()
+            server.kill()
+            load.more(500)
+            nothing_is_decided(cluster, server, tmp_path)
+            server.start()
+            server.wait_ready()
+            load.more(500)
+            connected_again(cluster)
+            create_topic(cluster.brokers[2], "later", 3)
+            until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
+        load.check(cluster.bootstrap)
+        later = topic_state(cluster.brokers[2], "later")
+        assert later.error_code == 0
+        for name in ("refused-1", "refused-2", "refused-3"):  # nor was any of it kept for later
+            found = topic_state(cluster.brokers[2], name)
+            assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        described = run("topics", "describe", "load", "--json", bootstrap=cluster.bootstrap).json
+        assert "retention.ms" not in described[0]["config"]
+        governor = controller(cluster)
+        server.kill()
+        for broker in (governor, *cluster.brokers.values()):
+            assert broker.stop(timeout=100) == 0
+        for broker in cluster.brokers.values():
+            assert f"without moving leaders away: ZooKeeper at {server.connect}" in broker.log
+            for noise in ("Connection dropped", "never awaited", "Traceback"):
+                assert noise not in broker.log
+
+
+def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path: Path) -> None:
+    plan = tmp_path / "moves.json"
+    row = {"topic": "load", "partition": 0, "replicas": [1, 2]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    commands = [
+        *(["topics", "create", f"refused-{number}"] for number in cluster.brokers),
+        ["topics", "delete", "load", "--yes"],
+        ["topics", "alter", "load", "--partitions", "9"],
+        ["configs", "alter", "--topic", "load", "--set", "retention.ms=1000"],
+        ["topics", "reassign", "--run", str(plan)],
+    ]
+    asked = []
+    for args in commands:
+        number = int(args[2][-1]) if args[1] == "create" else 1
+        asked.append(spawn(*args, bootstrap=cluster.brokers[number].bootstrap))
+    for process in asked:
+        out, err = process.communicate()
+        assert process.returncode == 1, (process.args, out)
+        assert f"ZooKeeper at {server.connect} cannot be reached: start it" in err, process.args
+
+
+def test_the_leader_of_an_ensemble_dies(new_cluster: Any, tmp_path: Path) -> None:
+    """The two others elect another, and brokers go over to them."""
+    servers = ensemble(tmp_path / "zookeeper", free_port(30))
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_ready()
+        connect = ",".join(server.connect for server in servers)
+        with new_cluster(zookeeper=connect) as cluster:
+            create_topic(cluster.brokers[1], "load", PARTITIONS)
+            everybody_knows(cluster, "load")
+            with Load(cluster.bootstrap, "load", PARTITIONS) as load:
+                load.more()
+                leader = next(s for s in servers if "Mode: leader" in s.ask("srvr"))
+                leader.kill()  # every session goes through it: all connections end
+                load.more(500)
+                connected_again(cluster)
+                create_topic(cluster.brokers[2], "later", 3)
+                cluster.brokers[1].kill()
+                load.more(500)
+                cluster.brokers[1].start()
+                until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
+            load.check(cluster.bootstrap)
+    finally:
+        for server in servers:
+            server.kill()
