@@ -28,7 +28,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def ports() -> list[str]:
-    return ["--port", str(free_port(3)), "--zookeeper-port", str(free_port())]
+    return ["--port", str(free_port(4)), "--zookeeper-port", str(free_port())]
 
 
 def test_from_up_to_down(data: Path) -> None:
@@ -65,15 +65,81 @@ def test_from_up_to_down(data: Path) -> None:
     assert started.code == 0, started.err
     until(lambda: described()["under_replicated"] == 0, "all are in sync", 60)
     assert "3 brokers" in run("cluster", "describe", bootstrap=bootstrap).out
+    preferred_leaders_come_back(data, bootstrap)
+    a_fourth_broker(data, bootstrap)
 
     down = run("cluster", "down", "--data", str(data))
     assert down.code == 0, down.err
     assert not any(row["running"] for row in status()["brokers"])
     again = run("cluster", "up", "--data", str(data), "--json")
     assert again.code == 0, again.err
-    assert again.json["bootstrap"] == bootstrap
+    assert again.json["bootstrap"].startswith(bootstrap)
     read = run("consume", "t", "-n", "3", "--from", "start", bootstrap=bootstrap)
     assert sorted(read.lines) == ["a", "b", "c"], read
+
+
+def preferred_leaders_come_back(data: Path, bootstrap: str) -> None:
+    def led() -> dict[int, int]:
+        (topic,) = run("topics", "describe", "t", "--json", bootstrap=bootstrap).json
+        return {row["replicas"][0]: row["leader"] for row in topic["partitions"]}
+
+    stopped = run("cluster", "stop", "1", "--data", str(data))
+    assert stopped.code == 0, stopped.err
+    assert "is stopped" in stopped.out
+
+    def refused() -> bool:
+        down = run("topics", "elect", "t", bootstrap=bootstrap)
+        return down.code == 1 and "broker 1 is down or not in sync" in down.err
+
+    until(refused, "another leads, and the preferred leader cannot", 60)
+    assert run("cluster", "start", "1", "--data", str(data)).code == 0
+
+    def elected() -> bool:
+        done = run("topics", "elect", bootstrap=bootstrap)
+        return done.code == 0 and led() == {1: 1, 2: 2, 3: 3}
+
+    until(elected, "the preferred leaders lead", 60)
+    until(
+        lambda: "already" in run("topics", "elect", "t", bootstrap=bootstrap).out,
+        "every broker knows that they do",
+        60,
+    )
+    assert run("topics", "elect", "none", bootstrap=bootstrap).code == 1
+
+
+def a_fourth_broker(data: Path, bootstrap: str) -> None:
+    """It joins by itself; nobody changes a setting."""
+    fewer = run("cluster", "up", "--brokers", "2", "--data", str(data))
+    assert (fewer.code, "`up` takes none away" in fewer.err) == (1, True)
+    ports = run("cluster", "up", "--port", "9092", "--data", str(data))
+    assert (ports.code, "has a cluster already" in ports.err) == (1, True)
+    more = run("cluster", "up", "--brokers", "4", "--data", str(data))
+    assert more.code == 0, more.err
+    assert "4 brokers ready" in more.out
+    assert "new: 4" in more.out
+
+    def known() -> list[int]:
+        asked = run("cluster", "describe", "--json", bootstrap=bootstrap)
+        return [row["id"] for row in asked.json["brokers"]]
+
+    until(lambda: known() == [1, 2, 3, 4], "the others know it", 60)
+
+
+def test_a_failed_start_leaves_nothing_running(data: Path) -> None:
+    """The broker cannot start: ZooKeeper is stopped again."""
+    made = run("cluster", "up", "--brokers", "1", "--data", str(data), *ports())
+    assert made.code == 0, made.err
+    assert run("cluster", "down", "--data", str(data)).code == 0
+    with (data / "broker-1.properties").open("a") as file:
+        file.write("num.partitions=none\n")
+    failed = run("cluster", "up", "--data", str(data))
+    assert failed.code == 1
+    assert "broker 1 did not start" in failed.err
+    assert "num.partitions" in failed.err, "the end of its log says why"
+    assert "what was started is stopped again" in failed.err
+    status = run("cluster", "status", "--data", str(data), "--json").json
+    assert not status["zookeeper"]["running"]
+    assert not any(row["running"] for row in status["brokers"])
 
 
 DEAD_FIRST_THREAD = """

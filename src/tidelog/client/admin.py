@@ -44,6 +44,11 @@ from tidelog.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from tidelog.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
 from tidelog.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -244,6 +249,32 @@ def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
         (topic.name, row.partition_index): tuple(row.adding_replicas)
         for topic in response.topics
         for row in topic.partitions
+    }
+
+
+def elect_leaders(
+    cluster: Cluster, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], ApiError | None]:
+    """Have preferred leaders elected; None, or an error, for each partition."""
+    wanted = list(partitions)
+    topics: dict[str, TopicPartitions] = {}
+    for name, index in wanted:
+        topic = topics.setdefault(name, TopicPartitions(topic=name, partitions=[]))
+        topic.partitions.append(index)
+    response = _ask_controller(
+        cluster,
+        ElectLeadersRequest(topic_partitions=list(topics.values()), timeout_ms=TIMEOUT_MS),
+        ElectLeadersResponse,
+        lambda r: [r.error_code],
+    )
+    if response.error_code:
+        raise error_of(response.error_code, None)
+    return {
+        (topic.topic, row.partition_id): error_of(row.error_code, row.error_message)
+        if row.error_code
+        else None
+        for topic in response.replica_election_results
+        for row in topic.partition_result
     }
 
 

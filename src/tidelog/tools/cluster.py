@@ -39,49 +39,86 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 50))
-@data_option
 @click.option(
-    "--port",
-    default=9092,
-    show_default=True,
-    type=PORTS,
-    help="Of the first broker; others follow.",
+    "--brokers",
+    type=click.IntRange(1, 50),
+    help="How many there shall be: 3 if nothing is said; more than there are adds some.",
 )
-@click.option("--zookeeper-port", default=2181, show_default=True, type=PORTS)
+@data_option
+@click.option("--port", type=PORTS, help="Of the first broker, 9092; others follow.")
+@click.option("--zookeeper-port", type=PORTS, help="2181 if nothing is said.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker.")
 @json_option
 def up(
-    brokers: int,
+    brokers: int | None,
     data: Path,
-    port: int,
-    zookeeper_port: int,
+    port: int | None,
+    zookeeper_port: int | None,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Start a cluster, or what is down of one.
 
-    In a folder that has a cluster already the same brokers start again, with their data.
+    In a folder that has a cluster already the same brokers start again, with their data; with
+    a larger --brokers new ones join them.
     """
     found = Processes.load(data)
+    new: list[BrokerProcess] = []
     if found is None:
-        found = Processes.plan(data, brokers, port, zookeeper_port, pairs(settings))
-    elif settings:
-        raise SettingError(
-            f"{data} has a cluster already: change its settings in {data}/broker-N.properties"
+        found = Processes.plan(
+            data, brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
         )
-    found.start_zookeeper()
-    down = [broker for broker in found.brokers.values() if not found.runs(broker)]
-    started = [(broker, found.launch(broker)) for broker in down]
-    for broker, process in started:
-        found.wait_ready(broker, process)
+    else:
+        if settings or port or zookeeper_port:
+            raise SettingError(
+                f"{data} has a cluster already: change its settings and ports in "
+                f"{data}/broker-N.properties, and leave --set, --port and --zookeeper-port out"
+            )
+        new = _add(found, brokers)
+    _start(found)
     if as_json:
         show_json(_status(found))
         return
     click.secho(f"{plural(len(found.brokers), 'broker')} ready: ", nl=False)
     click.secho(found.bootstrap, bold=True, fg="green")
+    if new:
+        ids = ", ".join(str(broker.broker_id) for broker in new)
+        click.echo(
+            f"  new: {ids}; `tidelog topics reassign --plan` gives them a share of old topics"
+        )
     click.echo(f"  everything is in {data}; `tidelog cluster down` stops it")
     click.echo(f"  try: tidelog topics list -b 127.0.0.1:{next(iter(found.brokers.values())).port}")
+
+
+def _add(found: Processes, wanted: int | None) -> list[BrokerProcess]:
+    there = len(found.brokers)
+    if wanted is None or wanted == there:
+        return []
+    if wanted < there:
+        raise SettingError(
+            f"{found.data} has {plural(there, 'broker')}, and `up` takes none away: leave "
+            "--brokers out, and see `tidelog topics reassign --plan --brokers` and "
+            "`tidelog cluster stop`"
+        )
+    return found.add(wanted)
+
+
+def _start(found: Processes) -> None:
+    """Start what is down; if one cannot be started, none of them is left running."""
+    had_zookeeper = found.zookeeper_runs
+    down = [broker for broker in found.brokers.values() if not found.runs(broker)]
+    try:
+        found.start_zookeeper()
+        started = [(broker, found.launch(broker)) for broker in down]
+        for broker, process in started:
+            found.wait_ready(broker, process)
+    except BaseException as error:
+        found.stop(down)
+        if not had_zookeeper:
+            found.stop_zookeeper()
+        if isinstance(error, SettingError):
+            raise SettingError(f"{error}\nwhat was started is stopped again") from error
+        raise
 
 
 @cluster.command()
@@ -167,6 +204,17 @@ def kill(number: int, data: Path) -> None:
     broker = _running(found, number)
     found.kill(broker)
     click.echo(f"broker {number} is dead; `tidelog cluster start {number}` brings it back")
+
+
+@cluster.command()
+@click.argument("number", type=int)
+@data_option
+def stop(number: int, data: Path) -> None:
+    """Stop broker NUMBER cleanly: others lead first what it leads (SIGTERM)."""
+    found = _existing(data)
+    broker = _running(found, number)
+    found.stop([broker])
+    click.echo(f"broker {number} is stopped; `tidelog cluster start {number}` brings it back")
 
 
 @cluster.command()

@@ -21,16 +21,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import SettingError
 from tidelog.ports import in_use
-from tidelog.settings import Settings
+from tidelog.settings import Settings, read_properties
 
+SESSION_TIMEOUT_MS = 6000  # shorter than usual: there is no network that could be slow
+_OWN = ("broker.id", "listeners", "log.dirs")
 _READY_SECONDS = 60
+_LAST_LINES = 5
 _STOP_SECONDS = 30
 
 
@@ -77,6 +80,9 @@ class Processes:
     ) -> Processes:
         """A new cluster: ports for everybody, a file of settings for each broker."""
         Settings.of(settings)  # refuses what is no setting before anything is made
+        for name in _OWN:
+            if name in settings:
+                raise SettingError(f"--set {name}: each broker of a cluster has its own {name}")
         brokers = {i: BrokerProcess(i, port + i - 1) for i in range(1, count + 1)}
         ports = [b.port for b in brokers.values()]
         if zookeeper_port in ports:
@@ -92,21 +98,40 @@ class Processes:
         data.mkdir(parents=True, exist_ok=True)
         planned = cls(data, zookeeper_port, 0, brokers)
         replicas = min(count, 3)
+        values = {
+            "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+            "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+            "default.replication.factor": replicas,
+            "min.insync.replicas": max(1, replicas - 1),
+            **settings,
+        }
         for broker in brokers.values():
-            values = {
-                "broker.id": broker.broker_id,
-                "listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
-                "log.dirs": (data / f"broker-{broker.broker_id}").resolve(),
-                "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
-                "zookeeper.session.timeout.ms": 6000,
-                "default.replication.factor": replicas,
-                "min.insync.replicas": max(1, replicas - 1),
-                **settings,
-            }
-            text = "".join(f"{name}={value}\n" for name, value in values.items())
-            planned._properties(broker.broker_id).write_text(text)
+            planned._write_properties(broker, values)
         planned.save()
         return planned
+
+    def add(self, count: int) -> list[BrokerProcess]:
+        """More brokers, ``count`` in all, with the settings of the first."""
+        first = self._properties(min(self.brokers))
+        values = read_properties(first.read_text())
+        new = []
+        for broker_id in range(max(self.brokers) + 1, count + 1):
+            port = max(broker.port for broker in self.brokers.values()) + 1
+            while port == self.zookeeper_port or in_use(port):
+                port += 1
+            broker = self.brokers[broker_id] = BrokerProcess(broker_id, port)
+            self._write_properties(broker, values)
+            new.append(broker)
+        self.save()
+        return new
+
+    def _write_properties(self, broker: BrokerProcess, values: Mapping[str, object]) -> None:
+        directory = (self.data / f"broker-{broker.broker_id}").resolve()
+        listener = f"PLAINTEXT://127.0.0.1:{broker.port}"
+        own = dict(zip(_OWN, (broker.broker_id, listener, directory), strict=True))
+        rest = {name: value for name, value in values.items() if name not in own}
+        text = "".join(f"{name}={value}\n" for name, value in {**own, **rest}.items())
+        self._properties(broker.broker_id).write_text(text)
 
     def save(self) -> None:
         value = {
@@ -177,12 +202,12 @@ class Processes:
         while b"\n" not in self._out(broker).read_bytes():
             if process.poll() is not None:
                 raise SettingError(
-                    f"broker {broker.broker_id} did not start: {self._last_words(broker)}"
+                    f"broker {broker.broker_id} did not start; {self._last_words(broker)}"
                 )
             if time.monotonic() > limit:
                 raise SettingError(
-                    f"broker {broker.broker_id} is not ready after {_READY_SECONDS} s: "
-                    f"see {self.log_path(broker.broker_id)}"
+                    f"broker {broker.broker_id} is not ready after {_READY_SECONDS} s; "
+                    f"{self._last_words(broker)}"
                 )
             time.sleep(0.02)
 
@@ -192,16 +217,26 @@ class Processes:
     def _last_words(self, broker: BrokerProcess) -> str:
         path = self.log_path(broker.broker_id)
         lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{lines[-1] if lines else 'it says nothing'} (see {path})"
+        if not lines:
+            return f"{path} is empty"
+        return "\n  ".join([f"{path} ends with", *lines[-_LAST_LINES:]])
 
     def stop_all(self) -> None:
         """Brokers first and all at once, then ZooKeeper."""
-        running = [broker for broker in self.brokers.values() if self.runs(broker)]
+        self.stop(self.brokers.values())
+        self.stop_zookeeper()
+
+    def stop(self, brokers: Iterable[BrokerProcess]) -> None:
+        """SIGTERM: they hand over what they lead, and leave their logs clean."""
+        running = [broker for broker in brokers if self.runs(broker)]
         for broker in running:
             os.kill(broker.pid, signal.SIGTERM)
         for broker in running:
             _wait_gone(broker.pid)
             broker.pid = 0
+        self.save()
+
+    def stop_zookeeper(self) -> None:
         if self.zookeeper_runs:
             os.kill(self.zookeeper_pid, signal.SIGTERM)
             _wait_gone(self.zookeeper_pid)

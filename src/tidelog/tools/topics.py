@@ -25,6 +25,7 @@ from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.text import plural
+from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, show_json, show_table, size_text, warn
@@ -38,6 +39,7 @@ def topics() -> None:
     """List, create, describe, alter and delete topics."""
 
 
+topics.add_command(elect)
 topics.add_command(explain_compaction)
 topics.add_command(reassign)
 
@@ -281,11 +283,9 @@ def _show_topic(topic: dict[str, Any]) -> None:
     parts = topic["partitions"]
     click.secho(topic["name"], bold=True, nl=False)
     counted = all(part["records"] is not None or part["offsets"] is None for part in parts)
-    records = plural(sum(part["offsets"] or 0 for part in parts), "record")
-    size = sum(part["bytes"] or 0 for part in parts)
     click.echo(
         f"  {plural(len(parts), 'partition')}, {plural(topic['replication_factor'], 'replica')}, "
-        f"{'' if counted else 'up to '}{records}, {size_text(size)}, id {topic['topic_id']}"
+        f"{_extent(parts, counted)}, id {topic['topic_id']}"
     )
     for heading in ("config", "inherited"):
         for name, value in topic[heading].items():
@@ -317,6 +317,18 @@ def _show_topic(topic: dict[str, Any]) -> None:
         right=("partition", "start", "end", count, "size"),
         indent="  ",
     )
+
+
+def _extent(parts: list[dict[str, Any]], counted: bool) -> str:
+    """How much there is, as far as anybody can know: nobody knows of partitions without leader."""
+    known = [part for part in parts if part["offsets"] is not None]
+    if parts and not known:
+        return "offline: how many records it has is unknown"
+    records = plural(sum(part["offsets"] for part in known), "record")
+    size = size_text(sum(part["bytes"] or 0 for part in known))
+    offline = len(parts) - len(known)
+    beside = f" beside {plural(offline, 'partition')} that are offline" if offline else ""
+    return f"{'' if counted else 'up to '}{records}, {size}{beside}"
 
 
 # -- alter and delete -----------------------------------------------------------
