@@ -25,6 +25,19 @@ def test_the_slowest_decides() -> None:
     assert known.high_watermark(10) == 10
 
 
+def test_records_are_deleted_when_all_who_live_have_deleted_them() -> None:
+    known = state()
+    everybody = {1, 2, 3}
+    assert known.low_watermark(5, everybody) == -1, "nobody has been heard of"
+    assert known.starts_at(2, 5)
+    assert not known.starts_at(2, 5), "no news"
+    known.starts_at(3, 2)
+    assert known.low_watermark(5, everybody) == 2
+    assert known.low_watermark(5, {1, 2}) == 5, "3 is dead"
+    known.starts_at(3, 7)
+    assert known.low_watermark(5, everybody) == 5
+
+
 def test_who_is_not_in_sync_does_not_count() -> None:
     known = state(isr=(1, 2))
     known.fetched(2, 10, 10, 1)

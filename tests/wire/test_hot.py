@@ -86,6 +86,7 @@ def fetch_rows(request: FetchRequest, version: int) -> Any:
                 p.fetch_offset,
                 p.last_fetched_epoch,
                 p.partition_max_bytes,
+                p.log_start_offset,
             )
             for topic in request.topics
             for p in topic.partitions

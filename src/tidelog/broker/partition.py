@@ -12,7 +12,7 @@ what its fetcher brings, as it is, and takes the leader's high watermark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
@@ -155,8 +155,10 @@ class Partition:
         self._held = True
         self.wake_all()
 
-    def follower_fetched(self, follower: int, offset: int, now_ms: int) -> None:
-        """A follower asks for ``offset``: it has everything below."""
+    def follower_fetched(
+        self, follower: int, offset: int, now_ms: int, log_start_offset: int = -1
+    ) -> None:
+        """A follower asks for ``offset``: it has everything below, from its log start on."""
         state = self.in_sync_state
         if not self.leads or state is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -164,6 +166,8 @@ class Partition:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if follower in state.isr or state.proposed is not None:
             self._advance_high_watermark()
+        if state.starts_at(follower, log_start_offset):
+            self.wake()
         if len(state.isr) <= len(state.followers):
             isr = state.to_add(follower, self.log.high_watermark, self.epoch_start)
             if isr is not None:
@@ -533,12 +537,18 @@ class Partition:
             f"{self.log.log_start_offset} to {self.log.high_watermark}",
         )
 
-    def delete_records(self, offset: int) -> None:
-        """Forget everything below ``offset`` (-1: all)."""
+    def delete_records(self, offset: int) -> int:
+        """Forget everything below ``offset`` (-1: all); returns the offset."""
         if offset == -1:
             offset = self.high_watermark
         if offset < 0:
             message = f"offset {offset} is negative; use -1 for all records"
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         self.log.advance_start(offset)
-        self.wake()
+        self.wake_all()
+        return offset
+
+    def low_watermark(self, live: Collection[int]) -> int:
+        """Below here no replica on a live broker has a record any more."""
+        start, state = self.log.log_start_offset, self.in_sync_state
+        return start if state is None else state.low_watermark(start, live)

@@ -117,7 +117,7 @@ class Fetchers:
 class _Followed:
     partition: Partition
     not_before: float = 0.0
-    sent: tuple[int, int, int] | None = None  # what the leader's session knows
+    sent: tuple[int, int, int, int] | None = None  # what the leader's session knows
 
 
 class LeaderFetcher:
@@ -275,7 +275,8 @@ class LeaderFetcher:
         most: int = self._settings["replica.fetch.max.bytes"]
         for key, followed in ready:
             partition = followed.partition
-            state = (partition.leader_epoch, *partition.log_end())
+            start = partition.log.log_start_offset
+            state = (partition.leader_epoch, *partition.log_end(), start)
             if state == followed.sent and self._session_epoch:
                 continue
             followed.sent = state
@@ -288,7 +289,7 @@ class LeaderFetcher:
                     current_leader_epoch=state[0],
                     fetch_offset=state[1],
                     last_fetched_epoch=state[2],
-                    log_start_offset=partition.log.log_start_offset,
+                    log_start_offset=start,
                     partition_max_bytes=most,
                 )
             )

@@ -20,6 +20,7 @@ class Follower:
     """How far one follower is."""
 
     end_offset: int = -1  # not known before its first fetch
+    log_start_offset: int = -1
     caught_up_ms: int = 0  # when it had all there was
     fetched_ms: int = 0
     leader_end: int = 0  # at that fetch
@@ -66,6 +67,12 @@ class InSync:
         state.leader_end = leader_end
         return True
 
+    def starts_at(self, follower: int, log_start_offset: int) -> bool:
+        """The log of a follower starts there; False if that is no news."""
+        state = self.followers[follower]
+        before, state.log_start_offset = state.log_start_offset, log_start_offset
+        return before != log_start_offset
+
     # -- conclusions ------------------------------------------------------------
 
     def high_watermark(self, leader_end: int) -> int:
@@ -76,6 +83,11 @@ class InSync:
             if state is not None and state.end_offset < lowest:
                 lowest = state.end_offset
         return lowest
+
+    def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
+        """Below here nobody has a record any more, of those who live."""
+        starts = (f.log_start_offset for broker, f in self.followers.items() if broker in live)
+        return min((leader_start, *starts))
 
     def to_add(
         self, follower: int, high_watermark: int, epoch_start: int

@@ -274,6 +274,7 @@ class FetchRow(NamedTuple):
     offset: int
     last_epoch: int
     max_bytes: int
+    log_start_offset: int = -1  # of a follower's log
 
 
 class FetchHead(NamedTuple):
@@ -340,15 +341,17 @@ def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
             values = unpack(buf, pos)
             pos += row_size
             if version >= 12:
-                partition, epoch, offset, last_epoch, _, max_bytes = values
+                partition, epoch, offset, last_epoch, log_start, max_bytes = values
                 pos = skip_tags(buf, pos)
             elif version >= 9:
-                partition, epoch, offset, _, max_bytes = values
+                partition, epoch, offset, log_start, max_bytes = values
                 last_epoch = -1
             else:
                 partition, offset, max_bytes = values[0], values[1], values[-1]
                 epoch = last_epoch = -1
-            rows.append(FetchRow(topic, partition, epoch, offset, last_epoch, max_bytes))
+                log_start = values[2] if version >= 5 else -1
+            row = (topic, partition, epoch, offset, last_epoch, max_bytes, log_start)
+            rows.append(FetchRow(*row))
         if flexible:
             pos = skip_tags(buf, pos)
 

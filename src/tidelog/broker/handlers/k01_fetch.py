@@ -144,8 +144,11 @@ class _Fetch(Pending):
 
     def _has_changed(self, i: int, result: Fetched) -> bool:
         partition = self._partitions[i]
-        if self._ends and partition is not None and partition.log.end_offset != self._ends[i]:
-            return True
+        if self._ends and partition is not None:
+            if partition.log.log_start_offset > result.log_start_offset >= 0:
+                self._failed = True  # at once: a DeleteRecords waits for the followers
+            if partition.log.end_offset != self._ends[i]:
+                return True
         return (
             partition is None
             or partition.deleted
@@ -155,7 +158,7 @@ class _Fetch(Pending):
         )
 
     def _read_row(self, i: int, row: FetchRow, left: int) -> Fetched:
-        topic, index, epoch, offset, last_epoch, max_bytes = row
+        topic, index, epoch, offset, last_epoch, max_bytes, log_start = row
         partition = self._partitions[i]
         if partition is None or partition.deleted:
             if partition is not None:
@@ -190,7 +193,7 @@ class _Fetch(Pending):
                 self._ends[i] = log.end_offset
                 if offset <= log.end_offset:
                     now_ms = self._broker.clock.now_ms()
-                    partition.follower_fetched(self._follower, offset, now_ms)
+                    partition.follower_fetched(self._follower, offset, now_ms, log_start)
             if self._follower is not None and self._must_wait(partition):
                 pass  # an empty answer: the next fetch may have more
             elif left > 0 or self._bytes == 0:
