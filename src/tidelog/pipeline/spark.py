@@ -23,6 +23,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -220,9 +221,9 @@ def _site_settings() -> dict[str, str]:
         return {}
     result = {}
     for line in text.splitlines():
-        key, _, value = line.strip().replace("=", " ", 1).partition(" ")
-        if key.startswith("spark."):
-            result[key] = value.strip()
+        # As Java reads properties: the first of these ends the name, and more of them are value.
+        if found := re.match(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*?)\s*$", line):
+            result[found[1]] = found[2]
     return result
 
 
