@@ -7,6 +7,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,20 @@ pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "l
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:
 # commands that tests interrupt would never hear of it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Also for those that run in processes of their own.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs Spark comes first.
+
+    pytest-xdist gives each of two workers one half, and who is done takes from the end of the
+    other's: so one worker has all of this, and the only session, while the other waits for
+    clusters.
+    """
+    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in with_spark)
 
 
 def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:

@@ -56,7 +56,10 @@ def _process(folder: Path, main: str, *arguments: str) -> Iterator[subprocess.Po
         env={
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             "JAVA_HOME": str(java.find().spark_home()),
-            "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+            "SPARK_DAEMON_JAVA_OPTS": (
+                f"-Dlog4j2.configurationFile={log4j.as_uri()} "
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            ),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
         },
     )
