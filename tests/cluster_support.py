@@ -40,7 +40,7 @@ from tidelog.wire.messages.metadata import (
 
 
 def metadata(broker: ClusterBroker, *topics: str) -> MetadataResponse:
-    with RawClient(broker.port, timeout=60) as client:
+    with RawClient(broker.port) as client:
         rows = [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
         return client.call(request, MetadataResponse, 12)
@@ -60,7 +60,7 @@ def create_topic(
         assignments=[],
         configs=configs,
     )
-    with RawClient(broker.port, timeout=60) as client:
+    with RawClient(broker.port) as client:
         request = CreateTopicsRequest(topics=[topic])
         answer = client.call(request, CreateTopicsResponse, 7).topics[0]
     assert answer.error_code == 0, answer.error_message
@@ -97,7 +97,7 @@ def controller(cluster: LocalCluster) -> ClusterBroker:
             return cluster.brokers.get(named.pop())
         return None
 
-    result: ClusterBroker = until(found, "all know the same controller", 60)
+    result: ClusterBroker = until(found, "all know the same controller")
     return result
 
 
@@ -135,7 +135,7 @@ def move_leaders(cluster: LocalCluster, topic: str) -> None:
 
 def everybody_knows(cluster: LocalCluster, name: str) -> None:
     for broker in cluster.running():
-        until(lambda b=broker: topic_state(b, name).error_code == 0, f"{name} is known", 60)
+        until(lambda b=broker: topic_state(b, name).error_code == 0, f"{name} is known")
 
 
 def api_versions(broker: ClusterBroker) -> dict[int, tuple[int, int]]:

@@ -40,11 +40,12 @@ def fill(
 
     A value is bytes, text, None, a list or a number (as JSON), or a dict: with ``value`` and any
     of ``key, headers, partition, timestamp`` it is a record, otherwise JSON too.  ``producer``
-    are librdkafka's properties, with ``__`` for dots.
+    are librdkafka's properties, with ``__`` for dots.  Few values are one batch for each partition:
+    nothing is sent before the end, however slow we are.
     """
     if make:
         make_topic(bootstrap, topic, partitions, configs)
-    settings = {"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 5}
+    settings = {"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 10_000}
     settings |= {name.replace("__", "."): value for name, value in producer.items()}
     client = Producer(settings)
     errors = []

@@ -40,7 +40,7 @@ def batch_of(*values, **options):
 class RawClient:
     """One connection; every call waits for its answer."""
 
-    def __init__(self, port, timeout=10):
+    def __init__(self, port, timeout=100):
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
@@ -105,7 +105,7 @@ class RawClient:
         return answer.topics[0].topic_id
 
     @staticmethod
-    def produce_request(topic, records, *, partition=0, acks=-1, timeout_ms=5000):
+    def produce_request(topic, records, *, partition=0, acks=-1, timeout_ms=60_000):
         named = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
         data = PartitionProduceData(index=partition, records=records)
         return ProduceRequest(

@@ -3,7 +3,7 @@
 import time
 
 
-def until(condition, what="the condition", timeout=20):
+def until(condition, what="the condition", timeout=100):
     """Poll until ``condition()`` is true; returns its value."""
     end = time.monotonic() + timeout
     while True:

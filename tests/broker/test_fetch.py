@@ -83,15 +83,14 @@ def test_offsets_out_of_range(client, topic):
 
 
 def test_an_error_does_not_wait(client, topic):
-    started = time.monotonic()
-    (part,) = client.fetch(("nobody", 0, 0), max_wait_ms=30_000)
+    # Longer than the client waits.
+    (part,) = client.fetch(("nobody", 0, 0), max_wait_ms=3_600_000)
     assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert time.monotonic() - started < 5
 
 
 def test_a_parked_fetch_is_woken_by_a_produce(broker, client, topic):
     with RawClient(broker.port) as reader:
-        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=30_000), 12)
+        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
         client.produce(topic, batch_of(b"news"))
         _, answer = reader.receive(FetchResponse, 12)
     assert values_of(answer.responses[0].partitions[0].records) == [(0, b"news")]
@@ -99,7 +98,7 @@ def test_a_parked_fetch_is_woken_by_a_produce(broker, client, topic):
 
 def test_min_bytes_waits_for_more_and_the_clock_ends_it(broker, client, topic):
     with RawClient(broker.port) as reader:
-        request = reader.fetch_request((topic, 0, 0), max_wait_ms=30_000, min_bytes=3000)
+        request = reader.fetch_request((topic, 0, 0), max_wait_ms=3_600_000, min_bytes=3000)
         reader.send(request, 12)
         fill(client, topic, 3, size=1000)
         _, answer = reader.receive(FetchResponse, 12)
@@ -114,7 +113,7 @@ def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
     from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
     with RawClient(broker.port) as reader:
-        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=30_000), 12)
+        reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000)
         client.call(request, DeleteTopicsResponse, 5)
         _, answer = reader.receive(FetchResponse, 12)

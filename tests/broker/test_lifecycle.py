@@ -24,10 +24,10 @@ def test_a_clean_stop_does_not_wait_for_open_connections(data, number):
         clients[0].create_topic("t")
         clients[0].produce("t", batch_of(b"kept"))
         for client in clients[1:]:
-            client.send(client.fetch_request(("t", 0, 1), max_wait_ms=60_000), 12)
+            client.send(client.fetch_request(("t", 0, 1), max_wait_ms=3_600_000), 12)
         process = broker.process
         process.send_signal(number)
-        assert process.wait(10) == 0  # nobody waits for the fetches; `./dev bench` has the time
+        assert process.wait(100) == 0  # nobody waits for the fetches; `./dev bench` has the time
         assert (data / ".kafka_cleanshutdown").exists()
         assert (data / "t-0" / f"{1:020d}.snapshot").exists()
         for client in clients:
@@ -193,7 +193,7 @@ def _produce_until_killed(broker):
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert enough.wait(30)
+    assert enough.wait(100)
     broker.kill()
-    writer.join(10)
+    writer.join()
     return acknowledged

@@ -53,7 +53,7 @@ class SlowDisk:
         try:
             if threading.current_thread() is not threading.main_thread():
                 self.begun.set()
-                assert self.go.wait(30)
+                assert self.go.wait(100)
                 error, self.error = self.error, None
                 if error:
                     raise error
@@ -254,4 +254,4 @@ def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(tmp_p
             await broker.controller.delete_topic("t")
             await until(lambda: partition() is None)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 100))

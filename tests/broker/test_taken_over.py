@@ -17,7 +17,7 @@ def read(broker, count):
     settings = {"group.id": "unused", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
     consumer.assign([TopicPartition("t", 0, 0)])
-    found = [message.value() for message in consumer.consume(count, 20)]
+    found = [message.value() for message in consumer.consume(count, 100)]
     consumer.close()
     return found
 

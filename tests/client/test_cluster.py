@@ -36,7 +36,7 @@ def fill(broker: LocalBroker, topic: str, partition: int, count: int) -> TopicPa
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for i in range(count):
         producer.produce(topic, b"v%d" % i, partition=partition, timestamp=T0 + 1000 * i)
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
     return TopicPartition(topic, partition)
 
 

@@ -33,7 +33,7 @@ def produce(broker: LocalBroker, row: TopicPartition, values: list[bytes], **set
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **settings})
     for value in values:
         producer.produce(row.topic, value, b"k", partition=row.partition, headers=[("h", value)])
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
 
 
 def poll_until(fetcher: Fetcher, count: int) -> list[Fetched]:

@@ -46,7 +46,7 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(100)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -158,7 +158,7 @@ async def on_aiokafka(task):
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: END.set())
-    task = {"session_ms": 6000, "strategy": "range", **json.loads(sys.argv[1])}
+    task = {"strategy": "range", **json.loads(sys.argv[1])}
     if task["client"] == "confluent":
         on_confluent(task)
     elif task["client"] == "kafka-python":

@@ -23,7 +23,9 @@ from waiting import until
 from tidelog.testing import LocalBroker
 
 HERE = Path(__file__).parent
-PATIENCE = 60  # seconds; a busy machine is slow, and clients wait for each other
+PATIENCE = 100  # seconds; a busy machine is slow, and clients wait for each other
+LONG_SESSION = 60_000  # no live member is given up, however busy the machine
+SHORT_SESSION = 6000  # the shortest: for members that are killed, and whose end is waited for
 
 
 class Member:
@@ -83,13 +85,13 @@ class Member:
         """In good order: the client leaves the group."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
-        self._reader.join(10)
+        self._reader.join()
         assert self.told("closed"), self.log[-3000:]
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
-        self._reader.join(10)
+        self.process.wait()
+        self._reader.join()
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -114,7 +116,7 @@ class Groups:
         for member in self.members:
             member.close()
 
-    def start(self, client: str, group: str, **more: Any) -> Member:
+    def start(self, client: str, group: str, session_ms: int = LONG_SESSION, **more: Any) -> Member:
         command: list[str | Path] = [sys.executable, HERE / "group_worker.py"]
         if client == "kafkajs":
             command = ["node", HERE / "kafkajs" / "group.mjs"]
@@ -128,6 +130,7 @@ class Groups:
             bootstrap=self.broker.bootstrap,
             group=group,
             topics=[self.topic],
+            session_ms=session_ms,
             **more,
         )
         self.members.append(member)

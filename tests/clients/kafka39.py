@@ -93,7 +93,7 @@ class ZooKeeper(_Server):
             "admin.enableServer": "false",
         }
         self._run("org.apache.zookeeper.server.ZooKeeperServerMain", properties)
-        until(self._listens, "ZooKeeper", timeout=60)
+        until(self._listens, "ZooKeeper")
         return self
 
     def create(self, znodes: Mapping[str, bytes]) -> None:
@@ -139,9 +139,9 @@ class Kafka39(_Server):
 
     def start(self) -> None:
         self._run("kafka.Kafka", self._properties)
-        until(self._listens, f"Kafka {self.version}", timeout=90)
+        until(self._listens, f"Kafka {self.version}")
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        until(lambda: self._serves(admin), f"Kafka {self.version}", timeout=30)
+        until(lambda: self._serves(admin), f"Kafka {self.version}")
 
     def _serves(self, admin: AdminClient) -> bool:
         """Registered, and leading all that is on its disk."""

@@ -28,7 +28,7 @@ def produce(bootstrap):
     rng = generator("kafka compacts")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic("table", 1, 1, config=CONFIG)
-    admin.create_topics([topic])["table"].result(30)
+    admin.create_topics([topic])["table"].result(100)
 
     def send(producer, count):
         for _ in range(count):
@@ -48,7 +48,7 @@ def produce(bootstrap):
             for _ in range(4):
                 for producer in (plain, once):
                     send(producer, 30)
-                    assert producer.flush(30) == 0
+                    assert producer.flush(100) == 0
                 transactional.begin_transaction()
                 send(transactional, 20)
                 end = rng.choice(("commit_transaction", "abort_transaction"))

@@ -1,8 +1,9 @@
 """``group.protocol=consumer`` (KIP-848) with real clients, each member in its own process."""
 
 import pytest
+from cli import run
 from clients.building import heavy
-from clients.groups import PATIENCE, Groups
+from clients.groups import PATIENCE, SHORT_SESSION, Groups
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from waiting import until
@@ -12,8 +13,11 @@ from tidelog.testing import LocalBroker
 PARTITIONS = 6
 CLIENTS = ["confluent", pytest.param("java", marks=heavy("java", "javac", "mvn"))]
 NEW = {"protocol": "consumer"}
-# Whoever is killed should not be waited for long.
-SETTINGS = {"group.consumer.session.timeout.ms": 6000}
+# Members hear soon what has changed; and a group whose members are killed may have a short session.
+SETTINGS = {
+    "group.consumer.heartbeat.interval.ms": 500,
+    "group.consumer.min.session.timeout.ms": SHORT_SESSION,
+}
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -67,7 +71,10 @@ def test_a_queue_and_publish_subscribe(groups, topic, client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_kill_9_and_come_back(groups, topic, client):
+def test_kill_9_and_come_back(broker, groups, topic, client):
+    session = f"consumer.session.timeout.ms={SHORT_SESSION}"
+    options = ("--group", topic, "--set", session)
+    assert run("configs", "alter", *options, bootstrap=broker.bootstrap).code == 0
     members = [groups.start(client, topic, **NEW) for _ in range(3)]
     groups.settled(*members)
     values = groups.send(30)

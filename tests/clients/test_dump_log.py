@@ -44,7 +44,7 @@ def write(broker, count, idempotent=True):
             producer.produce(TOPIC, value, f"{codec}-{n}", headers={"n": str(n)})
             if n % 50 == 0:
                 producer.flush()  # ends a batch
-        assert producer.flush(20) == 0
+        assert producer.flush(100) == 0
 
 
 def files(data: Path, *kinds: str) -> str:
@@ -132,7 +132,7 @@ def test_compacted(tmp_path):
             producer = Producer({"bootstrap.servers": broker.bootstrap})
             for n in range(0, 40, 2):
                 producer.produce(TOPIC, None, f"gone-{count}-{n}")
-            assert producer.flush(20) == 0
+            assert producer.flush(100) == 0
         end = 5 * 350 + 60
         last = int(segments(broker.data)[-1].stem)
         until(lambda: read_checkpoint(str(broker.data), CLEANER).get((TOPIC, 0), 0) >= last)

@@ -2,7 +2,7 @@
 
 import pytest
 from clients.building import heavy
-from clients.groups import PATIENCE, Groups
+from clients.groups import PATIENCE, SHORT_SESSION, Groups
 from clients.kafkajs_driver import why_not
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -60,14 +60,14 @@ def test_a_queue_and_publish_subscribe(groups, topic, client):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_kill_9_and_come_back(groups, topic, client):
-    members = [groups.start(client, topic) for _ in range(3)]
+    members = [groups.start(client, topic, SHORT_SESSION) for _ in range(3)]
     groups.settled(*members)
     values = groups.send(30)
     groups.seen(members, values)
     members[0].kill()
     values += groups.send(30)
     groups.settled(*members[1:])
-    members.append(groups.start(client, topic))
+    members.append(groups.start(client, topic, SHORT_SESSION))
     groups.settled(*members[1:])
     values += groups.send(30)
     groups.seen(members, values)
@@ -75,16 +75,15 @@ def test_kill_9_and_come_back(groups, topic, client):
 
 @pytest.mark.parametrize("client", STATIC)
 def test_a_static_member_that_restarts_disturbs_nobody(groups, topic, client):
-    options = {"session_ms": 30_000}
-    one = groups.start(client, topic, instance="one", **options)
-    two = groups.start(client, topic, instance="two", **options)
+    one = groups.start(client, topic, instance="one")
+    two = groups.start(client, topic, instance="two")
     groups.settled(one, two)
     values = groups.send(30)
     groups.seen([one, two], values)
     quiet, had = len(one.told("assigned")) + len(one.told("revoked")), two.owned
     two.kill()
     values = groups.send(30)
-    back = groups.start(client, topic, instance="two", **options)
+    back = groups.start(client, topic, instance="two")
     groups.settled(one, back)
     assert back.owned == had
     groups.seen([one, back], values)
@@ -111,7 +110,7 @@ def test_cooperative_members_keep_what_they_have(groups, topic, client):
     groups.settled(one)
     values = groups.send(12)
     groups.seen([one], values)
-    two = groups.start(client, topic, strategy="cooperative")
+    two = groups.start(client, topic, SHORT_SESSION, strategy="cooperative")
     groups.settled(one, two)
     assert [len(event["partitions"]) for event in one.told("revoked")] == [PARTITIONS // 2]
     values = groups.send(30)

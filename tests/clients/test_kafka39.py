@@ -37,13 +37,13 @@ def produce(bootstrap: str, label: str) -> None:
             producer.produce(topic, row.value, row.key, headers=list(row.headers), **where)
             if n % 20 == 0:
                 producer.flush()
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
 
 
 def create(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(t, n, 1) for t, n in TOPICS.items()]).values():
-        future.result(30)
+        future.result(100)
 
 
 def read(bootstrap: str, isolation: str = "read_uncommitted") -> dict[str, list[Found]]:
@@ -59,13 +59,13 @@ def read(bootstrap: str, isolation: str = "read_uncommitted") -> dict[str, list[
         }
     )
     everything: dict[str, list[Found]] = {}
-    known = consumer.list_topics(timeout=20).topics
+    known = consumer.list_topics(timeout=100).topics
     for topic in sorted(name for name in known if not name.startswith("__")):
         partitions = list(known[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         found, ended = [], 0
         while ended < len(partitions):
-            message = consumer.poll(20)
+            message = consumer.poll(100)
             assert message is not None, f"{topic}: nothing more came"
             if message.error():
                 assert message.error().name() == "_PARTITION_EOF", message.error()

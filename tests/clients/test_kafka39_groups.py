@@ -28,7 +28,7 @@ def consume(bootstrap, group, count, instance=""):
     )
     consumer.subscribe([TOPIC])
     for _ in range(count):
-        message = until(lambda: consumer.poll(1), "a record", 60)
+        message = until(lambda: consumer.poll(1), "a record")
         assert not message.error(), message.error()
         place = TopicPartition(TOPIC, message.partition(), message.offset() + 1, f"{count}")
         consumer.commit(offsets=[place], asynchronous=False)

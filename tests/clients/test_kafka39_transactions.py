@@ -83,7 +83,7 @@ def read(bootstrap: str, isolation: str, start: int = 0) -> list[tuple[int, str]
     consumer.assign([TopicPartition(TOPIC, 0, start)])
     found: list[tuple[int, str]] = []
     while True:
-        message = consumer.poll(20)
+        message = consumer.poll(100)
         assert message is not None, "nothing more came"
         if message.error():
             assert message.error().name() == "_PARTITION_EOF", message.error()
@@ -95,7 +95,7 @@ def read(bootstrap: str, isolation: str, start: int = 0) -> list[tuple[int, str]
 def latest(bootstrap: str, isolation: IsolationLevel) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     asked = admin.list_offsets({PARTITION: OffsetSpec.latest()}, isolation_level=isolation)
-    return asked[PARTITION].result(30).offset
+    return asked[PARTITION].result(100).offset
 
 
 class Written(NamedTuple):
@@ -115,7 +115,7 @@ def written(tmp_path_factory) -> dict[str, Written]:
         Kafka39(folder / "kafka", data, keeper) as kafka,
     ):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(100)
         expected = write(kafka.bootstrap)
         committed = read(kafka.bootstrap, "read_committed")
         assert [value for _, value in committed] == expected

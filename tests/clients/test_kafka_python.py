@@ -142,14 +142,16 @@ def test_a_waiting_consumer_is_woken(broker, topic):
     with (
         ThreadPoolExecutor(1) as pool,
         producing(broker) as producer,
-        consuming(broker, partition, fetch_max_wait_ms=20_000) as consumer,
+        consuming(
+            broker, partition, fetch_max_wait_ms=200_000, request_timeout_ms=300_000
+        ) as consumer,
     ):
         consumer.seek_to_beginning()
         assert values(consumer, 1) == [b"first"]
         for i in range(5):
             waiting = pool.submit(values, consumer, 1)
             producer.send(topic, b"%d" % i).get(TIMEOUT)
-            assert waiting.result(5) == [b"%d" % i]
+            assert waiting.result(TIMEOUT) == [b"%d" % i]
 
 
 @pytest.mark.parametrize(("size", "limit"), [(900_000, None), (5_000_000, 6_000_000)])

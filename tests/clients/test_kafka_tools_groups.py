@@ -40,7 +40,7 @@ def group(broker, topic, request):
         }
     )
     consumer.subscribe([topic])
-    until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment", 60)
+    until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment")
     consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
     yield topic
     consumer.close()

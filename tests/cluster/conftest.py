@@ -22,6 +22,10 @@ SETTINGS = {
 }
 
 
+# Where nobody dies: no broker is given up, however busy the machine.
+PATIENT = {"zookeeper.session.timeout.ms": 30_000, "replica.lag.time.max.ms": 30_000}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each waits for several things in turn; on a slow machine the usual limit is for one."""
     for item in items:
@@ -50,7 +54,7 @@ def no_surprises(cluster: LocalCluster) -> None:
 @pytest.fixture(scope="module")
 def cluster(new_cluster: Any) -> Iterator[LocalCluster]:
     """Three brokers for the tests of a module that leave them as they are."""
-    with new_cluster() as running:
+    with new_cluster(settings=PATIENT) as running:
         yield running
         no_surprises(running)
 

@@ -52,7 +52,7 @@ from tidelog.wire.uuids import uuid_text
 
 def ask_zookeeper(cluster: LocalCluster, work: Callable[[ZooKeeper], Awaitable[Any]]) -> Any:
     async def go() -> Any:
-        keeper = await ZooKeeper.connect(cluster.zookeeper, 10_000, 30_000)
+        keeper = await ZooKeeper.connect(cluster.zookeeper, 30_000, 100_000)
         try:
             return await work(keeper)
         finally:
@@ -67,7 +67,7 @@ def znode(cluster: LocalCluster, path: str) -> Any:
 
 def test_everybody_knows_everybody(cluster: LocalCluster) -> None:
     for broker in cluster.brokers.values():
-        until(lambda b=broker: len(metadata(b).brokers) == 3, "all three are known", 60)
+        until(lambda b=broker: len(metadata(b).brokers) == 3, "all three are known")
         found = {row.node_id: row.port for row in metadata(broker).brokers}
         assert found == {b.broker_id: b.port for b in cluster.brokers.values()}
     assert len({metadata(b).cluster_id for b in cluster.brokers.values()}) == 1
@@ -105,7 +105,7 @@ def test_topics_through_any_broker(cluster: LocalCluster, broker_id: int) -> Non
     everybody_knows(cluster, name)
     known = leaders(broker, name)
     assert sorted(known.values()) == [1, 1, 2, 2, 3, 3]
-    with RawClient(broker.port, timeout=60) as client:
+    with RawClient(broker.port) as client:
         row = CreatePartitionsTopic(name=name, count=9, assignments=None)
         request = CreatePartitionsRequest(topics=[row], timeout_ms=30_000, validate_only=False)
         assert client.call(request, CreatePartitionsResponse, 3).results[0].error_code == 0
@@ -115,14 +115,14 @@ def test_topics_through_any_broker(cluster: LocalCluster, broker_id: int) -> Non
         assert result.error_code == ErrorCode.INVALID_PARTITIONS
         assert "has 9 partitions already" in result.error_message
     for other in cluster.brokers.values():
-        until(lambda b=other: len(list(b.data.glob(f"{name}-*"))) == 9, "all have it", 60)
-    with RawClient(broker.port, timeout=60) as client:
+        until(lambda b=other: len(list(b.data.glob(f"{name}-*"))) == 9, "all have it")
+    with RawClient(broker.port) as client:
         deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000)
         answer = client.call(deletion, DeleteTopicsResponse, 6).responses[0]
         assert answer.error_code == 0
     for other in cluster.brokers.values():
-        until(lambda b=other: topic_state(b, name).error_code, "nobody knows it", 60)
-        until(lambda b=other: not list(b.data.glob(f"{name}-*")), "the files are gone", 60)
+        until(lambda b=other: topic_state(b, name).error_code, "nobody knows it")
+        until(lambda b=other: not list(b.data.glob(f"{name}-*")), "the files are gone")
 
 
 def test_a_topic_that_is_made_again(cluster: LocalCluster) -> None:
@@ -130,13 +130,13 @@ def test_a_topic_that_is_made_again(cluster: LocalCluster) -> None:
     for round_number in range(5):
         create_topic(cluster.brokers[1 + round_number % 3], "again", 3)
         produce_to_leader(cluster, "again", batch_of(b"x"))
-        with RawClient(cluster.brokers[1].port, timeout=60) as client:
+        with RawClient(cluster.brokers[1].port) as client:
             request = DeleteTopicsRequest(
                 topics=[DeleteTopicState(name="again")], timeout_ms=30_000
             )
             assert client.call(request, DeleteTopicsResponse, 6).responses[0].error_code == 0
         for broker in cluster.brokers.values():
-            until(lambda b=broker: topic_state(b, "again").error_code, "it is gone", 60)
+            until(lambda b=broker: topic_state(b, "again").error_code, "it is gone")
 
 
 def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition: int = 0) -> Any:
@@ -147,7 +147,7 @@ def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition
         broker = cluster.brokers.get(known.get(partition, -1))
         if broker is None:
             return None
-        with RawClient(broker.port, timeout=60) as client:
+        with RawClient(broker.port) as client:
             answer = client.produce(topic, batch, partition=partition, timeout_ms=30_000)
         if answer.error_code in (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -156,7 +156,7 @@ def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition
             return None
         return answer
 
-    answer = until(attempt, "the leader takes it", 60)
+    answer = until(attempt, "the leader takes it")
     assert answer.error_code == 0, ErrorCode(answer.error_code).name
     return answer
 
@@ -164,7 +164,7 @@ def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition
 def test_settings_reach_everybody(cluster: LocalCluster) -> None:
     create_topic(cluster.brokers[1], "configured", 3)
     everybody_knows(cluster, "configured")
-    with RawClient(cluster.brokers[2].port, timeout=60) as client:
+    with RawClient(cluster.brokers[2].port) as client:
         change = AlterableConfig(name="retention.ms", config_operation=0, value="1234567")
         resource = AlterConfigsResource(
             resource_type=2, resource_name="configured", configs=[change]
@@ -173,14 +173,14 @@ def test_settings_reach_everybody(cluster: LocalCluster) -> None:
         answer = client.call(request, IncrementalAlterConfigsResponse, 1)
         assert answer.responses[0].error_code == 0
     for broker in cluster.brokers.values():
-        until(lambda b=broker: config(b, "configured", "retention.ms") == "1234567", "told", 60)
+        until(lambda b=broker: config(b, "configured", "retention.ms") == "1234567", "told")
 
 
 def config(broker: ClusterBroker, topic: str, name: str) -> str:
     resource = DescribeConfigsResource(
         resource_type=2, resource_name=topic, configuration_keys=[name]
     )
-    with RawClient(broker.port, timeout=60) as client:
+    with RawClient(broker.port) as client:
         request = DescribeConfigsRequest(resources=[resource])
         answer = client.call(request, DescribeConfigsResponse, 4).results[0]
     value: str = answer.configs[0].value
@@ -190,7 +190,7 @@ def config(broker: ClusterBroker, topic: str, name: str) -> str:
 def test_producer_ids_are_given_out_once(cluster: LocalCluster) -> None:
     ids = []
     for broker in cluster.brokers.values():
-        with RawClient(broker.port, timeout=60) as client:
+        with RawClient(broker.port) as client:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
             ids += [client.call(request, InitProducerIdResponse, 4).producer_id for _ in range(5)]
     assert len(set(ids)) == 15

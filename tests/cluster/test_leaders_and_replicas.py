@@ -47,9 +47,9 @@ def test_preferred_leaders(own_cluster: LocalCluster) -> None:
     before = leaders(cluster.brokers[1], "t")
     victim = cluster.brokers[2]
     assert victim.stop() == 0
-    until(lambda: 2 not in leaders(cluster.brokers[1], "t").values(), "others lead", 60)
+    until(lambda: 2 not in leaders(cluster.brokers[1], "t").values(), "others lead")
     victim.start()
-    until(lambda: in_sync(cluster.brokers[1], "t", 3), "all are in sync", 60)
+    until(lambda: in_sync(cluster.brokers[1], "t", 3), "all are in sync")
     mine = [index for index, leader in before.items() if leader == 2]
     row = TopicPartitions(topic="t", partitions=[0, 1, 2, 9])
     answer = ask_controller(
@@ -62,7 +62,7 @@ def test_preferred_leaders(own_cluster: LocalCluster) -> None:
     assert codes[9] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for index in range(3):
         assert codes[index] == (0 if index in mine else ErrorCode.ELECTION_NOT_NEEDED)
-    until(lambda: leaders(cluster.brokers[1], "t") == before, "the leaders are back", 60)
+    until(lambda: leaders(cluster.brokers[1], "t") == before, "the leaders are back")
 
 
 def test_a_move_under_load(own_cluster: LocalCluster) -> None:
@@ -92,7 +92,7 @@ def test_a_move_under_load(own_cluster: LocalCluster) -> None:
     state = topic_state(cluster.brokers[new[0]], "load").partitions[0]
     assert list(state.replica_nodes) == new
     assert sorted(state.isr_nodes) == sorted(new)
-    until(lambda: not list(gone.data.glob("load-0")), "the old replica is gone", 60)
+    until(lambda: not list(gone.data.glob("load-0")), "the old replica is gone")
     load.check(cluster.bootstrap)
 
 
@@ -113,7 +113,7 @@ def test_who_does_not_lead_says_so(cluster: LocalCluster) -> None:
     everybody_knows(cluster, "led")
     (leader,) = leaders(cluster.brokers[1], "led").values()
     other = next(b for b in cluster.brokers.values() if b.broker_id != leader)
-    with RawClient(other.port, timeout=60) as client:
+    with RawClient(other.port) as client:
         answer = client.produce("led", batch_of(b"x"))
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -133,16 +133,15 @@ def test_batches_that_overtake_others_while_the_leader_moves(cluster: LocalClust
         return code
 
     (old,) = leaders(cluster.brokers[1], "overtake").values()
-    with RawClient(cluster.brokers[old].port, timeout=60) as client:
+    with RawClient(cluster.brokers[old].port) as client:
         assert send(client, 0) == 0
     move_leaders(cluster, "overtake")
     (new,) = leaders(cluster.brokers[1], "overtake").values()
-    with RawClient(cluster.brokers[new].port, timeout=60) as client:
+    with RawClient(cluster.brokers[new].port) as client:
         plain = batch_of(b"plain")
         until(
             lambda: client.produce("overtake", plain, timeout_ms=60_000).error_code == 0,
             "the new leader knows that it leads",
-            60,
         )
         assert [send(client, n) for n in (2, 3, 4)] == [later] * 3
         assert [send(client, n) for n in (1, 2, 3, 4)] == [0] * 4
@@ -171,15 +170,14 @@ def test_followers_serve_what_is_committed(cluster: LocalCluster) -> None:
     create_topic(cluster.brokers[1], "near", 1)
     everybody_knows(cluster, "near")
     (leader,) = leaders(cluster.brokers[1], "near").values()
-    with RawClient(cluster.brokers[leader].port, timeout=60) as client:
+    with RawClient(cluster.brokers[leader].port) as client:
         answer = client.produce("near", batch_of(b"a", b"b"), timeout_ms=30_000)
         assert answer.error_code == 0
     for broker in cluster.brokers.values():
-        with RawClient(broker.port, timeout=60) as client:
+        with RawClient(broker.port) as client:
             until(
                 lambda c=client: c.read_values("near") == [b"a", b"b"],
                 "the follower has it",
-                60,
             )
 
 
@@ -246,7 +244,7 @@ def test_a_consumer_reads_from_its_own_rack(new_cluster: Any) -> None:
         create_topic(cluster.brokers[1], "near", 1)
         everybody_knows(cluster, "near")
         (leader,) = leaders(cluster.brokers[1], "near").values()
-        with RawClient(cluster.brokers[leader].port, timeout=60) as client:
+        with RawClient(cluster.brokers[leader].port) as client:
             assert client.produce("near", batch_of(b"1"), timeout_ms=30_000).error_code == 0
             (part,) = client.fetch(("near", 0, 0), rack_id=f"rack-{leader}")
             assert part.preferred_read_replica == -1

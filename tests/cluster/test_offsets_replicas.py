@@ -24,7 +24,7 @@ def test_it_gets_its_replicas_when_brokers_come(new_cluster: Any) -> None:
                 return False
             return True
 
-        until(commits, "the offset is committed", 60)
+        until(commits, "the offset is committed")
         assert in_sync(first, "__consumer_offsets", 1)
         cluster.add_broker()
         cluster.add_broker()

@@ -24,7 +24,7 @@ def leader(cluster: LocalCluster, topic: str, partition: int = 0) -> ClusterBrok
         broker = cluster.brokers.get(named.pop()) if len(named) == 1 else None
         return broker if broker is not None and broker.process is not None else None
 
-    result: ClusterBroker = until(found, "a leader", 60)
+    result: ClusterBroker = until(found, "a leader")
     return result
 
 

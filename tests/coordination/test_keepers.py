@@ -40,7 +40,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     async def open_keeper() -> AsyncIterator[Keeper]:
         keeper: Keeper
         if connect:
-            keeper = await ZooKeeper.connect(connect, 10_000, 30_000)
+            keeper = await ZooKeeper.connect(connect, 30_000, 100_000)
         else:
             keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
         try:
@@ -54,7 +54,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 def run(opener: Opener, work: Callable[[Keeper], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
         async with opener() as keeper:
-            await asyncio.wait_for(work(keeper), 60)
+            await asyncio.wait_for(work(keeper), 100)
 
     asyncio.run(go())
 
@@ -195,20 +195,20 @@ def test_two_sessions(zookeeper: str) -> None:
     """What one session does, the other sees; and the loop goes on while it waits."""
 
     async def work() -> None:
-        one = await ZooKeeper.connect(zookeeper, 10_000, 30_000)
-        two = await ZooKeeper.connect(zookeeper, 10_000, 30_000)
+        one = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
+        two = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
         await one.multi([Create("/ids")])
         seen = asyncio.Event()
         await two.children("/ids", seen.set)
         await one.multi([Create("/ids/1", ephemeral=True)])
-        await asyncio.wait_for(seen.wait(), 30)
+        await asyncio.wait_for(seen.wait(), 100)
         stat = await two.exists("/ids/1")
         assert stat is not None
         assert not stat.own
         gone = asyncio.Event()
         await two.exists("/ids/1", gone.set)
         await one.close()
-        await asyncio.wait_for(gone.wait(), 30)
+        await asyncio.wait_for(gone.wait(), 100)
         assert await two.children("/ids") == []
         await two.close()
 
@@ -219,7 +219,7 @@ def test_an_expired_session(zookeeper: str) -> None:
     """The ephemeral znodes go; a listener hears of it and makes them again."""
 
     async def work() -> None:
-        keeper = await ZooKeeper.connect(zookeeper, 30_000, 30_000)
+        keeper = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()
         keeper.on_session(events.put_nowait)
         await keeper.multi([Create("/ids/1", ephemeral=True)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,8 @@ def test_a_failure_is_everybodys() -> None:
 @pytest.mark.parametrize("has_the_lock", [False, True])
 def test_the_first_is_cancelled(has_the_lock: bool) -> None:
     async def go() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, c: reported.append(c))
         work = Work()
         if not has_the_lock:
             await work.lock.acquire()
@@ -85,5 +89,8 @@ def test_the_first_is_cancelled(has_the_lock: bool) -> None:
         if not has_the_lock:
             work.lock.release()
         assert await work.ask(8) == 16
+        del first, other
+        gc.collect()
+        assert not reported, "an answer that nobody has looked at"
 
     asyncio.run(go())

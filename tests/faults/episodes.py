@@ -55,7 +55,7 @@ def power_cuts(data, rng, count, how, told=lambda text: None):
         try:
             for done in range(1, count + 1):
                 goal = history.total() + rng.randrange(100, 600)
-                until(lambda goal=goal: history.total() >= goal, "progress", timeout=60)
+                until(lambda goal=goal: history.total() >= goal, "progress")
                 broker.kill()
                 for writer in writers:
                     writer.wait_until_cut_off()

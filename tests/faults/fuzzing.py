@@ -353,7 +353,7 @@ class Watchdog(threading.Thread):
 
     def run(self):
         try:
-            with RawClient(self._port, timeout=60) as client:
+            with RawClient(self._port) as client:
                 while not self._over.wait(0.01):
                     started = time.monotonic()
                     client.call(MetadataRequest(topics=[]), MetadataResponse, 9)

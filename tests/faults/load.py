@@ -55,7 +55,7 @@ class Worker(threading.Thread):
         self._over.set()
 
     def done(self):
-        self.join(30)
+        self.join(200)
         assert not self.is_alive(), f"{self.name} does not end"
         if self.failed is not None:
             raise self.failed
@@ -163,7 +163,7 @@ class LibrdkafkaWriter(Worker):
         self._history.acknowledge(message.partition(), message.offset(), message.value())
 
     def done(self):
-        left = self._producer.flush(30)
+        left = self._producer.flush(100)
         super().done()
         assert not left, f"{self.name}: {left} records are not acknowledged"
 
@@ -192,7 +192,7 @@ class Reader(Worker):
 def whole_log(port, topic, partition):
     """Every record of a partition, and its high watermark."""
     records = []
-    with RawClient(port, timeout=30) as client:
+    with RawClient(port) as client:
         while True:
             row = (topic, partition, records[-1][0] + 1 if records else 0, 8 << 20)
             (part,) = client.fetch(row)
@@ -243,7 +243,7 @@ class Load:
             return all(counts[name] >= goal for name, goal in goals.items())
 
         try:
-            until(reached, "progress", timeout=60)
+            until(reached, "progress")
         except AssertionError as error:
             late = {w.name: w.trouble for w in self.writers if counts[w.name] < goals[w.name]}
             raise AssertionError(f"{late} did not go on") from error

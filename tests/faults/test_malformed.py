@@ -28,7 +28,7 @@ from tidelog.wire.messages.metadata import (
 )
 
 REQUESTS = 50_000
-LONGEST_WAIT = 10.0  # seconds; a hang, not a bar
+LONGEST_WAIT = 60.0  # seconds; a hang, not a bar
 
 
 def test_mutated_requests_never_hurt(monkeypatch):
@@ -38,7 +38,7 @@ def test_mutated_requests_never_hurt(monkeypatch):
     with (
         tempfile.TemporaryDirectory(dir=in_memory()) as folder,
         LocalBroker(data=f"{folder}/data") as broker,
-        RawClient(broker.port, timeout=60) as client,
+        RawClient(broker.port) as client,
     ):
         fuzzer = Fuzzer(broker.port, seed, tidy(client)[0])
         fuzzer.run(2000)  # every decoder is compiled, every buffer has been large

@@ -257,7 +257,7 @@ def test_the_worker_does_the_same(tmp_path: Path) -> None:
     assert answers[-1]["failed"].startswith("No such file or directory")
     assert {p.name: p.read_bytes() for p in tmp_path.glob("t-0/*.cleaned")} == made
     worker.stdin.close()
-    assert worker.wait(20) == 0  # its work is over when its input is
+    assert worker.wait() == 0  # its work is over when its input is
 
 
 def test_a_job_survives_json() -> None:

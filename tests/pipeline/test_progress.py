@@ -125,7 +125,7 @@ def test_a_real_stream(spark: Any, checkpoint: str) -> None:
             .trigger(processingTime="0 seconds")
             .start()
         )
-        until(lambda: meter.count >= 150, "three batches", timeout=90)
+        until(lambda: meter.count >= 150, "three batches")
         query.stop()
     said = out.getvalue().split("\r\x1b[K")
     assert said[1].startswith("1 batch, 50 records, ")

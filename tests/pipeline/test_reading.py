@@ -54,7 +54,7 @@ def make(cluster: Cluster, topic: str, partitions: int = 1) -> bytes:
 
 def produce(broker: LocalBroker, topic: str, values: Sequence[bytes], **settings: object) -> None:
     names = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **names})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 10_000, **names})
     for value in values:
         while True:
             try:
@@ -62,7 +62,7 @@ def produce(broker: LocalBroker, topic: str, values: Sequence[bytes], **settings
                 break
             except BufferError:
                 producer.poll(0.1)
-    assert producer.flush(60) == 0
+    assert producer.flush(100) == 0
 
 
 def options(broker: LocalBroker, **changes: Any) -> ClientOptions:

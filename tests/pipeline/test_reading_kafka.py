@@ -157,7 +157,7 @@ def check_compaction(bootstrap: str) -> None:
         found = read_range(client, whole(bootstrap, topic), Columns(("offset",)))
         return sum(batch.num_rows for batch in found) < 300
 
-    until(cleaned, "Kafka's cleaner", timeout=90)
+    until(cleaned, "Kafka's cleaner")
     part = whole(bootstrap, topic)
     assert same_as_librdkafka(bootstrap, part) < 300
     for start in range(0, part.end, 97):
@@ -182,7 +182,7 @@ def check_deletion(bootstrap: str) -> None:
                 admin.create_topics(cluster, [NewTopic(topic, 1)])[topic], ApiError
             )
 
-        until(made, "the end of the deletion", timeout=60)
+        until(made, "the end of the deletion")
     fill(bootstrap, topic, [b"other"] * 100, make=False)
     with pytest.raises(DataLoss, match="deleted and made again") as raised:
         list(read_range(ClientOptions(bootstrap), part))
@@ -200,7 +200,7 @@ def check_kill(kafka: Kafka39) -> None:
         if alive and len(found) > 10_000:
             alive = False
             kafka.kill()
-            until(lambda: restarted(kafka), "the end of the old session", timeout=90)
+            until(lambda: restarted(kafka), "the end of the old session")
     assert not alive
     assert found == list(range(50_000))
 

@@ -35,7 +35,7 @@ def records(bootstrap: str, topic: str) -> list[Any]:
         consumer.assign([place])
         count = 0
         while count < end:
-            message = consumer.poll(10)
+            message = consumer.poll(100)
             assert message is not None and message.error() is None
             result.append(message)
             count = message.offset() + 1

@@ -386,16 +386,16 @@ def test_a_stream_follows_its_topic(
         fill(own.bootstrap, topic, hourly(5))
         rows: list[tuple[int, int]] = []
         query = stream(rows, now=False, of=own)
-        until(lambda: query.lastProgress is not None, "the first progress", 60)
+        until(lambda: query.lastProgress is not None, "the first progress")
         fill(own.bootstrap, topic, hourly(8)[5:], make=False)
-        until(lambda: len(rows) == 3 or query.exception(), "the first records", 60)
+        until(lambda: len(rows) == 3 or query.exception(), "the first records")
         with Cluster(own.bootstrap) as cluster:
             grow_topic(cluster, topic, 2)
         fill(own.bootstrap, topic, [{**hourly(9)[8], "partition": 1}], make=False)
-        until(lambda: len(rows) == 4 or query.exception(), "the new partition", 60)
+        until(lambda: len(rows) == 4 or query.exception(), "the new partition")
         own.restart()
         fill(own.bootstrap, topic, hourly(12)[9:], partitions=2, make=False)
-        until(lambda: len(rows) == 7 or query.exception(), "what came after the restart", 60)
+        until(lambda: len(rows) == 7 or query.exception(), "what came after the restart")
         assert query.exception() is None
         query.stop()
     assert sorted(value for _, value in rows) == list(range(5, 12))

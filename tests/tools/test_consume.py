@@ -71,7 +71,7 @@ def read(tidelog: Command, *args: str) -> list[str]:
         (["--until", "@-8h"], "01"),
         (["--from", "@2000-01-01:@-9h"], "0"),
         (["--from", "@-1m", "--exit"], ""),
-        (["--from", "start", "--timeout", "50"], "0123456789"),
+        (["--from", "start", "--timeout", "1500"], "0123456789"),
         (["--timeout", "0"], ""),
     ],
     ids=" ".join,
@@ -207,7 +207,7 @@ class Consumer:
     def end(self) -> Result:
         assert self.process.stderr is not None
         out, err = self.out.read(), self.process.stderr.read()  # they may hold some already
-        return Result(self.process.wait(30), out, err)
+        return Result(self.process.wait(100), out, err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -314,7 +314,7 @@ def test_a_full_disk_behind_the_output_is_an_error(tidelog: Command, broker, ten
         pytest.skip("there is no /dev/full")
     with open("/dev/full", "wb") as full:
         process = spawn("consume", ten, "--exit", bootstrap=broker.bootstrap, stdout=full)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 1
     assert "No space left on device" in err
     assert "Traceback" not in err

@@ -13,7 +13,7 @@ from cli import run, spawn
 
 def test_the_demo_tells_what_happened_and_leaves_nothing() -> None:
     process = spawn("demo", "--events", "500", "--seed", "1", "--spark", bootstrap="")
-    out, err = process.communicate(timeout=110)
+    out, err = process.communicate(timeout=280)
     assert (process.returncode, err) == (0, "")
     assert "500 events with librdkafka" in out
     assert "500 events back, in order" in out
@@ -36,7 +36,7 @@ def test_the_demo_that_stays_until_it_is_told_to_stop() -> None:
     assert sorted(event) == ["date", "id", "keyword", "user"]
     assert run("log", "check", facts["data"]).code == 0
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     assert process.returncode == 0
     assert not os.path.exists(facts["data"])
     assert run("topics", "list", bootstrap=facts["bootstrap"]).code == 1

@@ -22,7 +22,7 @@ def records(broker: LocalBroker, tidelog: Command, topic: str) -> str:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for i in range(100):
         producer.produce(topic, f"{i}".encode(), partition=i % 2, timestamp=1_700_000_000_000 + i)
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
     return topic
 
 
@@ -39,7 +39,7 @@ def consumer(broker: LocalBroker, records: str):
         }
     )
     found.subscribe([records])
-    until(lambda: found.poll(0.1) and len(found.assignment()) == 2, "the assignment", 60)
+    until(lambda: found.poll(0.1) and len(found.assignment()) == 2, "the assignment")
     found.commit(
         offsets=[TopicPartition(records, 0, 10, "ten"), TopicPartition(records, 1, 50)],
         asynchronous=False,
@@ -53,7 +53,7 @@ def test_lag_without_a_commit_is_not_known(
 ) -> None:
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{records}-new"})
     reader.subscribe([records])
-    until(lambda: reader.poll(0.1) or len(reader.assignment()) == 2, "the assignment", 60)
+    until(lambda: reader.poll(0.1) or len(reader.assignment()) == 2, "the assignment")
     found = tidelog("groups", "describe", f"{records}-new")
     assert "lag unknown (nothing is committed)" in found.lines[0]
     (group,) = tidelog("groups", "describe", f"{records}-new", "--json").json
@@ -319,7 +319,7 @@ def test_a_static_member(broker: LocalBroker, tidelog: Command, topic: str, prot
     settings = {"group.instance.id": "desk-1", "group.protocol": protocol, "client.id": "till"}
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, **settings})
     reader.subscribe([topic])
-    until(lambda: reader.poll(0.1) or reader.assignment(), "the assignment", 60)
+    until(lambda: reader.poll(0.1) or reader.assignment(), "the assignment")
     lines = tidelog("groups", "describe", topic).lines
     assert lines[1].split()[-3:] == ["HOST", "INSTANCE", "CLIENT"]
     assert lines[2].split()[-3:] == ["127.0.0.1", "desk-1", "till"]
@@ -348,7 +348,7 @@ def test_a_group_of_the_consumer_protocol(
         consumer.poll(0.1)
         return len(consumer.assignment()) == 2
 
-    until(has_all, "the assignment", 60)
+    until(has_all, "the assignment")
     consumer.commit(offsets=[TopicPartition(records, 0, 10)], asynchronous=False)
     assert [records, "Stable", "consumer"] in [r.split() for r in tidelog("groups", "list").lines]
     (found,) = tidelog("groups", "describe", records, "--json").json

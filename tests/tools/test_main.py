@@ -80,7 +80,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(broker: LocalBroker, topic: s
     assert process.stdout is not None
     assert process.stdout.readline() == "0\n"
     process.stdout.close()
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=100)
     assert (process.returncode, error) == (0, "")
 
 
@@ -94,10 +94,10 @@ def test_an_interrupted_command_leaves_no_traceback(
     process.stdin.flush()
     consumer = spawn("consume", topic, "--from", "start", "-n", "1", bootstrap=broker.bootstrap)
     # It may be a moment until the producer has made the topic.
-    while consumer.wait(30) != 0:
+    while consumer.wait(100) != 0:
         consumer = spawn("consume", topic, "--from", "start", "-n", "1", bootstrap=broker.bootstrap)
     process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=100)
     assert process.returncode == code
     assert error == f"1 record to {topic}: 1 to partition 0\n"
 
@@ -125,7 +125,7 @@ def on_a_terminal(*args: str, bootstrap: str, typed: str) -> tuple[int, str]:
             break
         screen += data
     os.close(ours)
-    return process.wait(30), screen.decode()
+    return process.wait(100), screen.decode()
 
 
 def test_a_person_is_asked_before_something_is_lost(tidelog: Command, broker, topic: str) -> None:
@@ -165,7 +165,7 @@ def test_verbose_says_which_client_does_what(tmp_path: Path) -> None:
             run("consume", "tides", "--exit", bootstrap=address)
         finally:
             broker.terminate()
-            assert broker.wait(30) == 0
+            assert broker.wait(100) == 0
     text = log.read_text()
     assert "Traceback" not in text
     assert re.search(r"DEBUG \S+: connected\n", text)

@@ -64,7 +64,7 @@ def test_codecs(tidelog: Command, broker: LocalBroker, topic: str, codec: str) -
 
 def test_batches_and_one_by_one(tidelog: Command, broker: LocalBroker, topic: str) -> None:
     log = str(broker.data / f"{topic}-0" / f"{0:020d}.log")
-    options = ("--batch-size", "2", "--timeout", "100", "--acks", "1")
+    options = ("--batch-size", "2", "--timeout", "60000", "--acks", "1")
     assert tidelog("produce", topic, *options, stdin="1\n2\n3\n4\n").code == 0
     counts = [
         json.loads(line)["records_counted"] for line in run("log", "dump", log, "--json").lines
@@ -201,7 +201,7 @@ def test_a_broker_that_goes_away_is_told_once_and_the_records_are_counted() -> N
             pass
         own.kill()
         process.stdin.write("two\n")
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=100)
     assert process.returncode == 1
     lines = error.splitlines()
     assert lines[-1] == "Error: 1 record not written: Message timed out"

@@ -33,13 +33,13 @@ def test_start_and_stop(tmp_path: Path, number: int) -> None:
         assert facts["connect"] == f"127.0.0.1:{port}"
 
         async def use() -> None:
-            keeper = await ZooKeeper.connect(facts["connect"], 10_000, 30_000)
+            keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
             await keeper.multi([Create("/a")])
             await keeper.close()
 
         asyncio.run(use())
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait(100) == 0
     (server,) = facts["servers"]
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
@@ -82,7 +82,7 @@ def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
         assert facts["connect"].count(",") == 2
 
         async def use() -> None:
-            keeper = await ZooKeeper.connect(facts["connect"], 10_000, 30_000)
+            keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
             await keeper.multi([Create("/a", b"1")])
             os.kill(facts["servers"][0], signal.SIGKILL)
             assert (await keeper.get("/a"))[0] == b"1"
@@ -90,6 +90,6 @@ def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
 
         asyncio.run(use())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(100) == 0
     for server in facts["servers"]:
         until(lambda pid=server: not Path(f"/proc/{pid}").exists(), "the servers are gone")

@@ -47,7 +47,9 @@ class Together(Generic[Q, A]):
                 answers = await self._ask(waiting)
         except BaseException:
             self._waiting = [] if self._waiting is waiting else self._waiting
-            _settle(waiting, [KeeperError("interrupted; it may have happened")] * len(waiting))
+            (_, own), *others = waiting
+            own.cancel()  # nobody will look at it: its question ends here
+            _settle(others, [KeeperError("interrupted; it may have happened")] * len(others))
             raise
         _settle(waiting, answers)
 

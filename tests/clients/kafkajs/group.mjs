@@ -9,7 +9,7 @@ const say = (event, more) => process.stdout.write(JSON.stringify({ event, ...mor
 const kafka = new Kafka({ clientId: 'kafkajs', brokers: [task.bootstrap], logLevel: logLevel.ERROR })
 const consumer = kafka.consumer({
   groupId: task.group,
-  sessionTimeout: task.session_ms ?? 6000,
+  sessionTimeout: task.session_ms,
   rebalanceTimeout: 10000,
   heartbeatInterval: 500,
   maxWaitTimeInMs: 200

@@ -39,7 +39,7 @@ public class GroupMember {
         if (task.path("protocol").asText("classic").equals("consumer")) {
             settings.put("group.protocol", "consumer");
         } else {
-            settings.put("session.timeout.ms", task.path("session_ms").asText("6000"));
+            settings.put("session.timeout.ms", task.path("session_ms").asText());
             settings.put("heartbeat.interval.ms", "500");
             settings.put("partition.assignment.strategy",
                 STRATEGIES.get(task.path("strategy").asText("range")));
