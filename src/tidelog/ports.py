@@ -1,8 +1,10 @@
-"""Is a port of this machine free?"""
+"""Is a port free, or does somebody listen there?"""
 
 from __future__ import annotations
 
 import socket
+
+_PROBE_SECONDS = 1.0
 
 
 def in_use(port: int) -> bool:
@@ -14,3 +16,12 @@ def in_use(port: int) -> bool:
         except OSError:
             return True
     return False
+
+
+def answers(host: str, port: int) -> bool:
+    """Does somebody listen there?"""
+    try:
+        with socket.create_connection((host, port), _PROBE_SECONDS):
+            return True
+    except OSError:
+        return False

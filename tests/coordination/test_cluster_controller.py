@@ -529,3 +529,87 @@ def test_notes_of_log_directories(tmp_path: Path) -> None:
         assert await office.controller.log_dir_events(lambda: None) == set(), "read once"
 
     in_office(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        (paths.topic("bad"), b"{"),
+        (paths.topic("bad"), b""),
+        (paths.topic("bad"), b"\xff\xfe"),
+        (paths.topic("bad"), b'{"version":3,"topic_id":"short","partitions":{"0":[1]}}'),
+        (paths.topic("bad"), b'{"version":1,"partitions":{"0":[1,2]}}'),
+        (paths.topic("bad"), paths.topic_value("A" * 22, [])),
+        (paths.topic("bad"), paths.topic_value("A" * 22, [[1]]).replace(b'"0"', b'"7"')),
+        (paths.topic("bad"), paths.topic_value("A" * 22, [["one"]])),  # type: ignore[list-item]
+        (paths.partition_state("bad", 1), b"null"),
+        (paths.partition_state("bad", 1), b'{"leader":1,"leader_epoch":0,"isr":"1,2"}'),
+    ],
+)
+def test_a_topic_that_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, data: bytes
+) -> None:
+    """It is left out, and the others are served."""
+
+    async def work(office: Office) -> None:
+        for name in ("bad", "good"):
+            await office.controller.create_topic(NewTopic(name, 2, 3))
+        sound, _ = await office.keeper.get(path)
+        await office.keeper.multi([Set(path, data)])
+        await office.elect()
+        assert office.controller.metadata.topics.keys() == {"good"}
+        assert f"{path} makes no sense: " in caplog.text
+        assert "topic bad is left out" in caplog.text
+        with pytest.raises(ApiError, match="'bad' cannot be read"):
+            await office.controller.create_topic(NewTopic("bad", 1, 1))
+        assert await office.registry.unreadable_among(["good", "bad", "none"]) == {"bad"}
+        await office.keeper.multi([Set(path, sound)])
+        await office.elect()
+        assert office.controller.metadata.topics.keys() == {"good", "bad"}
+
+    in_office(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        (b"[1]", {"retention.ms": "-1", "retention.bytes": "-1"}),
+        (b'{"version":1,"config":{"retention.ms":5}}', {"retention.ms": "-1"}),
+        (
+            b'{"version":1,"config":{"segment.bytes":"99999","retention.ms":"soon"}}',
+            {"segment.bytes": "99999", "retention.ms": "-1"},
+        ),
+        (b'{"version":1,"config":{"of.the.future":"1","retention.ms":"7"}}', {"retention.ms": "7"}),
+    ],
+)
+def test_settings_of_a_topic_that_make_no_sense(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes, read: dict[str, str]
+) -> None:
+    """Nothing is deleted by mistake; what somebody's later version may have does not matter."""
+
+    async def work(office: Office) -> None:
+        config = {"retention.ms": "1"}
+        await office.controller.create_topic(NewTopic("t", 1, 1, config=config))
+        await office.keeper.multi([Set(paths.topic_config("t"), data)])
+        await office.elect()
+        found = office.controller.metadata.topics["t"].config
+        assert {name: found[name] for name in read} == read
+        assert "of.the.future" not in found
+        assert paths.topic_config("t") in caplog.text
+
+    in_office(tmp_path, work)
+
+
+def test_notes_that_make_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(office: Office) -> None:
+        old = b'{"version":1,"entity_type":"topics","entity_name":"old"}'
+        for data in (b"", b"7", b'{"version":2}', old):
+            await office.keeper.multi([Create(paths.CONFIG_CHANGE, data, sequential=True)])
+        for data in (b"{", b'{"broker":"x"}', b'{"version":1,"broker":3,"event":1}'):
+            await office.keeper.multi([Create(paths.LOG_DIR_EVENT, data, sequential=True)])
+        changes = await office.registry.config_changes("")
+        assert list(changes.values()) == ["topics/old"]
+        assert await office.controller.log_dir_events(lambda: None) == {3}
+        assert caplog.text.count("makes no sense") == 5
+
+    in_office(tmp_path, work)

@@ -227,10 +227,12 @@ def test_what_is_not_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     make(manager, "a.b-c_d", 12)
     manager.close()
     uid = "0123456789abcdef0123456789abcdef"
-    strange = [f"t-0.{uid}-stray", f"t-0.{uid}-future", "lost+found", "t-00", "t-٣", "t-", "-1"]
-    for name in [*strange, f"t-1.{uid}-delete"]:
+    strange = [f"t-0.{uid}-future", "lost+found", "t-00", "t-٣", "t-", "-1"]
+    stray = f"t-0.{uid}-stray"
+    for name in [*strange, stray, f"t-1.{uid}-delete"]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("")
+    os.truncate(tmp_path / stray / "x", 3 << 20)
     (tmp_path / "t-5").write_text("a file")
     manager, found = start(tmp_path)
     assert list(found) == [("a.b-c_d", 12)]
@@ -238,6 +240,8 @@ def test_what_is_not_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         assert os.listdir(tmp_path / name) == ["x"], name
         assert f"{tmp_path / name} is not a partition" in caplog.text
     assert not (tmp_path / f"t-1.{uid}-delete").exists()
+    assert f"{tmp_path / stray} (3.0 MiB) was set aside" in caplog.text
+    assert os.listdir(tmp_path / stray) == ["x"], "only a person deletes it"
     manager.close()
 
 

@@ -32,6 +32,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordination.admin import Admin
 from tidelog.coordination.controller import Controller
+from tidelog.coordination.decoding import KEEP_ALL
 from tidelog.coordination.embedded import EmbeddedKeeper
 from tidelog.coordination.keeper import Keeper
 from tidelog.coordination.metadata import (
@@ -72,7 +73,6 @@ _ANSWER_OVERHEAD = 500
 _CONTROLLED_SHUTDOWN_VERSION = 3
 _HAND_OVER_SECONDS = 15  # who stops us does not wait for ever
 # Topic settings are not on disk; without this one, retention would drop committed offsets.
-_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _INTERNAL_CONFIG = {"cleanup.policy": "compact"}
 
 
@@ -269,7 +269,7 @@ class Broker:
             if controller.first_start and topic not in doomed and known is None:
                 topic_id = found[topic, indexes[0]].topic_id or random_uuid()
                 try:
-                    config = _INTERNAL_CONFIG if topic in INTERNAL_TOPICS else _KEEP_ALL
+                    config = _INTERNAL_CONFIG if topic in INTERNAL_TOPICS else KEEP_ALL
                     new = NewTopic(topic, max(indexes) + 1, 1, config=config, topic_id=topic_id)
                     await controller.create_topic(new)
                     log.warning(

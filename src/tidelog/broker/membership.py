@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +42,7 @@ from tidelog.coordination.metadata import BrokerInfo
 from tidelog.coordination.partition_states import Key
 from tidelog.coordination.registry import CHANGE_LIVES_MS, Registry, patiently
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.ports import answers
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_SECONDS = 0.2
-_PROBE_SECONDS = 1.0
 _AFTER_BUG_SECONDS = 1.0
 _RETIRE_SECONDS = 2.0
 
@@ -133,7 +132,7 @@ class Membership:
             f"broker.id={info.broker_id}: a broker with this id is running already, on "
             f"{other.host}:{other.port}; give this one another broker.id"
         )
-        if await _answers(other):
+        if await asyncio.to_thread(answers, other.host or "localhost", other.port):
             raise SettingError(refusal)
         timeout = self._settings["zookeeper.session.timeout.ms"] / 1000
         log.info("waiting for the session of an earlier broker %d to end", info.broker_id)
@@ -397,13 +396,7 @@ class Membership:
             try:
                 changes = await self.registry.config_changes(self._last_change, changed.set)
                 for name, entity in sorted(changes.items()):
-                    await self.orders.config_changed(entity)
-                    controller = self.controller
-                    if controller is not None and entity.startswith("topics/"):
-                        topic = entity.removeprefix("topics/")
-                        config = self.orders.topic_configs.get(topic, {})
-                        with contextlib.suppress(ApiError):  # we have stepped down
-                            await self.govern(controller.topic_config_changed(topic, config))
+                    await self._take_change(entity)
                     self._last_change = name
             except Unreachable:
                 await self._connected.wait()
@@ -412,6 +405,19 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             await changed.wait()
+
+    async def _take_change(self, entity: str) -> None:
+        try:
+            await self.orders.config_changed(entity)
+        except SettingError as error:
+            log.error("/config/%s: %s; it has no effect", entity, error)
+            return
+        controller = self.controller
+        if controller is not None and entity.startswith("topics/"):
+            topic = entity.removeprefix("topics/")
+            config = self.orders.topic_configs.get(topic, {})
+            with contextlib.suppress(ApiError):  # we have stepped down
+                await self.govern(controller.topic_config_changed(topic, config))
 
     # -- leaving ----------------------------------------------------------------
 
@@ -433,16 +439,3 @@ class Membership:
     def close(self) -> None:
         self._resign()
         self._watch_over({})
-
-
-async def _answers(info: BrokerInfo) -> bool:
-    """Does somebody listen there?"""
-
-    def probe() -> bool:
-        try:
-            with socket.create_connection((info.host, info.port), _PROBE_SECONDS):
-                return True
-        except OSError:
-            return False
-
-    return await asyncio.get_running_loop().run_in_executor(None, probe)

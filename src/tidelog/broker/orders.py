@@ -105,7 +105,8 @@ class Orders:
             if request.type == PART:
                 self._mentioned |= mentioned
             elif request.type == FULL:
-                self._broker.replicas.keep_only(mentioned | self._mentioned)
+                wanted = mentioned | self._mentioned
+                self._broker.replicas.keep_only(wanted | await self._doubtful(wanted))
                 self._mentioned = set()
             return LeaderAndIsrResponse(error_code=0, topics=answers)
 
@@ -132,6 +133,15 @@ class Orders:
                     await asyncio.sleep(0)
             answers.append(LeaderAndIsrTopicError(topic_id=state.topic_id, partition_errors=errors))
         return answers, mentioned
+
+    async def _doubtful(self, wanted: set[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Logs of topics that exist, and whose znodes the controller could not read."""
+        logs = [key for key in self._broker.manager.logs if key not in wanted]
+        names = sorted({name for name, _ in logs})
+        if not names:
+            return set()
+        unreadable = await patiently(lambda: self._registry.unreadable_among(names))
+        return {key for key in logs if key[0] in unreadable}
 
     async def _know_configs(self, names: Iterable[str]) -> None:
         """A thousand topics are new: ask for their settings together."""

@@ -192,7 +192,10 @@ class Replicas:
         """The controller has named all that we have: the rest is of no known topic."""
         for key in [key for key in self.manager.logs if key not in wanted]:
             self._let_go(key)
-            self.manager.set_aside(*key)
+            try:
+                self.manager.set_aside(*key)
+            except OSError as error:  # nobody serves it; the next start tries again
+                self.storage_failed("-".join(map(str, key)), error)
 
     def _let_go(self, key: tuple[str, int]) -> Partition | None:
         """Serve a partition no longer; its files stay."""

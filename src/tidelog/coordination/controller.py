@@ -145,6 +145,9 @@ class Controller:
         check_name(name)
         if name in existing:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+        if name in self._registry.unreadable:
+            message = f"what the registry has of topic {name!r} cannot be read; see the logs"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         if alike := colliding(name, existing):
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

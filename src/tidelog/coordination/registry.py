@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 from tidelog.clock import Clock
-from tidelog.coordination import paths
+from tidelog.coordination import decoding, paths
+from tidelog.coordination.decoding import Unreadable
 from tidelog.coordination.keeper import (
     BadVersion,
     ConnectionLost,
@@ -31,7 +33,7 @@ from tidelog.coordination.keeper import (
 )
 from tidelog.coordination.metadata import BrokerInfo, PartitionInfo, TopicInfo
 from tidelog.errors import SettingError
-from tidelog.wire.uuids import parse_uuid, random_uuid, uuid_text
+from tidelog.wire.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Registry:
     def __init__(self, keeper: Keeper, clock: Clock) -> None:
         self._keeper = keeper
         self._clock = clock
+        self.unreadable: frozenset[str] = frozenset()  # topics, when all were last read
 
     # -- the cluster ------------------------------------------------------------
 
@@ -135,36 +138,54 @@ class Registry:
         """Brokers that have told something, and the znodes in which they did."""
         names = await self._keeper.children(paths.LOG_DIR_EVENTS, watch)
         notes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
-        found = await self._keeper.get_many(notes)
-        return {int(paths.from_json(row[0])["broker"]) for row in found if row}, notes
+        brokers = set()
+        for note, row in zip(notes, await self._keeper.get_many(notes), strict=True):
+            if row is not None:
+                try:
+                    brokers.add(decoding.event_broker(note, row[0]))
+                except Unreadable as error:
+                    log.error("%s; it is passed over", error)
+        return brokers, notes
 
     # -- topics -----------------------------------------------------------------
 
     async def topics(self) -> dict[str, TopicInfo]:
         """Every topic."""
-        return await self._topics(await self._keeper.children(paths.TOPICS))
+        found, self.unreadable = await self._topics(await self._keeper.children(paths.TOPICS))
+        return found
 
     async def topic(self, name: str) -> TopicInfo | None:
-        return (await self._topics([name])).get(name)
+        return (await self._topics([name]))[0].get(name)
 
-    async def _topics(self, names: Sequence[str]) -> dict[str, TopicInfo]:
-        """All znodes of one kind at once: there may be thousands of partitions."""
+    async def unreadable_among(self, names: Sequence[str]) -> frozenset[str]:
+        """Topics of which there is something, but nobody can say what."""
+        return (await self._topics(names))[1]
+
+    async def _topics(self, names: Sequence[str]) -> tuple[dict[str, TopicInfo], frozenset[str]]:
+        """What is known of topics, and the names of those that cannot be read.
+
+        All znodes of one kind at once: there may be thousands of partitions.
+        """
+        values: dict[str, decoding.TopicValue] = {}
+        bad: set[str] = set()
         found = await self._keeper.get_many([paths.topic(name) for name in names])
-        values = {
-            name: paths.from_json(row[0]) for name, row in zip(names, found, strict=True) if row
-        }
+        for name, row in zip(names, found, strict=True):
+            if row is not None:
+                with _left_out(name, bad):
+                    values[name] = decoding.topic_value(name, row[0])
         configs = await self.configs([paths.topic_config(name) for name in values])
-        keys = [
-            (name, i) for name, value in values.items() for i in range(len(value["partitions"]))
-        ]
+        keys = [(name, i) for name, value in values.items() for i in range(len(value.replicas))]
         states = await self._keeper.get_many([paths.partition_state(*key) for key in keys])
         rows: dict[str, list[PartitionInfo]] = {name: [] for name in values}
         for (name, i), state in zip(keys, states, strict=True):
-            rows[name].append(_partition(values[name], i, state))
-        return {
-            name: TopicInfo(name, parse_uuid(value["topic_id"]), tuple(rows[name]), config)
+            with _left_out(name, bad):
+                rows[name].append(decoding.partition_info(name, i, values[name], state))
+        topics = {
+            name: TopicInfo(name, value.topic_id, tuple(rows[name]), config)
             for (name, value), config in zip(values.items(), configs, strict=True)
+            if name not in bad
         }
+        return topics, frozenset(bad)
 
     # -- settings ---------------------------------------------------------------
 
@@ -174,7 +195,11 @@ class Registry:
 
     async def configs(self, nodes: Sequence[str]) -> list[dict[str, str]]:
         """The settings in many znodes."""
-        return [_config(row[0] if row else b"") for row in await self._keeper.get_many(nodes)]
+        found = await self._keeper.get_many(nodes)
+        return [
+            decoding.config(node, row[0] if row else b"")
+            for node, row in zip(nodes, found, strict=True)
+        ]
 
     async def broker_configs(self) -> dict[str, dict[str, str]]:
         """The dynamic settings of brokers: by id, and ``<default>`` for all."""
@@ -222,14 +247,15 @@ class Registry:
     async def config_changes(self, after: str, watch: Watch | None = None) -> dict[str, str]:
         """Notes later than ``after``: their name and the entity, as ``topics/name``."""
         names = await self._keeper.children(paths.CONFIG_CHANGES, watch)
+        new = {name: f"{paths.CONFIG_CHANGES}/{name}" for name in names if name > after}
+        found = await self._keeper.get_many(list(new.values()))
         changes = {}
-        for name in names:
-            if name > after:
+        for (name, path), row in zip(new.items(), found, strict=True):
+            if row is not None:
                 try:
-                    data, _ = await self._keeper.get(f"{paths.CONFIG_CHANGES}/{name}")
-                except NoNode:
-                    continue
-                changes[name] = str(paths.from_json(data)["entity_path"])
+                    changes[name] = decoding.changed_entity(path, row[0])
+                except Unreadable as error:
+                    log.error("%s; whatever it was about, the settings stay as they are", error)
         return changes
 
     # -- producer ids -----------------------------------------------------------
@@ -270,29 +296,11 @@ class Registry:
         await self._keeper.multi([operation])
 
 
-def _partition(
-    topic: Mapping[str, Any], index: int, found: tuple[bytes, Stat] | None
-) -> PartitionInfo:
-    """A partition, from the znode of its topic and its own."""
-    replicas = tuple(topic["partitions"][str(index)])
-    adding = tuple(topic.get("adding_replicas", {}).get(str(index), ()))
-    removing = tuple(topic.get("removing_replicas", {}).get(str(index), ()))
-    if found is None:
-        # The controller died between the topic and its partitions.
-        return PartitionInfo(-1, -1, replicas, (), -1, adding, removing)
-    state, stat = paths.from_json(found[0]), found[1]
-    return PartitionInfo(
-        state["leader"],
-        state["leader_epoch"],
-        replicas,
-        tuple(state["isr"]),
-        stat.version,
-        adding,
-        removing,
-        stat.mzxid,
-    )
-
-
-def _config(data: bytes) -> dict[str, str]:
-    found: dict[str, str] = paths.from_json(data)["config"] if data else {}
-    return found
+@contextmanager
+def _left_out(topic: str, bad: set[str]) -> Iterator[None]:
+    try:
+        yield
+    except Unreadable as error:
+        if topic not in bad:
+            log.error("%s; topic %s is left out until it is put right", error, topic)
+        bad.add(topic)

@@ -33,6 +33,7 @@ from tidelog.settings import LogConfig, read_properties
 from tidelog.wire.uuids import parse_uuid, uuid_text
 
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_STRAY = "-stray"
 _CLEAN = ".kafka_cleanshutdown"
 _META = "meta.properties"
 _TOPIC_ID = "partition.metadata"
@@ -145,6 +146,13 @@ class LogManager:
                     continue
                 if name.endswith("-delete"):
                     shutil.rmtree(path, ignore_errors=True)
+                elif name.endswith(_STRAY):
+                    log.warning(
+                        "%s (%.1f MiB) was set aside, as it is of no known topic; it stays until "
+                        "you delete it",
+                        path,
+                        _size(path) / (1 << 20),
+                    )
                 elif match := _PARTITION.fullmatch(name):
                     found.append(((match[1], int(match[2])), directory))
                 else:
@@ -219,11 +227,12 @@ class LogManager:
         return path
 
     def set_aside(self, topic: str, partition: int) -> None:
-        """Rename a log that belongs to no topic; it is never deleted."""
+        """Rename a log that belongs to no topic.  As in Kafka it is never deleted: who is right,
+        the disk or the registry, is for a person to say."""
         stray = self.logs.pop((topic, partition))
         path = self._other_name(stray.directory, "stray")
         os.rename(stray.directory, path)
-        log.warning("%s is of no known topic; set aside as -stray", stray.directory)
+        log.warning("%s is of no known topic; set aside as %s", stray.directory, path)
 
     def _other_name(self, directory: str, why: str) -> str:
         """``topic-0.<unique>-delete``, cut so that it is a legal file name."""
@@ -335,6 +344,11 @@ def _lock(directory: str) -> int:
     os.ftruncate(fd, 0)
     os.write(fd, f"{os.getpid()}\n".encode())
     return fd
+
+
+def _size(directory: str) -> int:
+    with os.scandir(directory) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 def _take_mark(directory: str) -> bool:

@@ -1,0 +1,43 @@
+"""Znodes that somebody has spoilt: brokers on a real ZooKeeper go on with the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from cluster.test_whole_in_parts import knows, settings
+
+from tidelog.broker.broker import Broker
+from tidelog.coordination import paths
+from tidelog.coordination.keeper import Create, Set
+from tidelog.new_topic import NewTopic
+
+
+def test_a_topic_and_a_note_that_make_no_sense(
+    zookeeper: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with Broker(settings(1, tmp_path, zookeeper)) as broker:
+            for name in ("spoilt", "good"):
+                await broker.controller.create_topic(NewTopic(name, 2, 1))
+            await broker.keeper.multi([Set(paths.topic("spoilt"), b"{nonsense")])
+        async with Broker(settings(1, tmp_path, zookeeper)) as broker:
+            await knows(broker, {"good": 2})
+            assert ("spoilt", 0) in broker.manager.logs, "its logs wait until it is put right"
+            await broker.keeper.multi([Create(paths.CONFIG_CHANGE, b"nonsense", sequential=True)])
+            await broker.keeper.multi([Create(paths.broker_config("1"), b"nonsense")])
+            note = paths.to_json({"version": 2, "entity_path": "brokers/1"})
+            await broker.keeper.multi([Create(paths.CONFIG_CHANGE, note, sequential=True)])
+            config = {"retention.ms": "12345"}
+            path = paths.topic_config("good")
+            await broker.member.registry.write_config(path, config, tell=True)
+            async with asyncio.timeout(60):
+                while broker.metadata.topics["good"].config != config:
+                    await broker.next_metadata()
+        assert f"{paths.CONFIG_CHANGE}0" in caplog.text
+        assert f"{paths.broker_config('1')} makes no sense" in caplog.text
+        assert "a background task failed" not in caplog.text
+        assert not list((tmp_path / "1").glob("*-stray"))
+
+    asyncio.run(go())
