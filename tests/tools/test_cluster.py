@@ -230,10 +230,32 @@ def test_reassign(data: Path, tmp_path: Path) -> None:
     wrong = run("topics", "reassign", "t", "--plan", "--brokers", "1,9", bootstrap=bootstrap)
     assert "there is no broker 9" in wrong.err
     assert run("topics", "reassign", "t", bootstrap=bootstrap).code == 2
-    (tmp_path / "bad.json").write_text("{}")
-    bad = run("topics", "reassign", "--run", str(tmp_path / "bad.json"), bootstrap=bootstrap)
-    assert "is not a plan" in bad.err
+
+    def again_begun() -> str:
+        return run("topics", "reassign", "--run", str(moves), bootstrap=bootstrap).out
+
+    done = f"{len(planned.json['partitions'])} done already\n"
+    until(lambda: again_begun() == done, "every broker knows that all is done", 60)
+    no_plans(bootstrap, tmp_path / "bad.json")
     throttled_move(bootstrap, data, tmp_path)
+
+
+def no_plans(bootstrap: str, path: Path) -> None:
+    row = '{"topic": "t", "partition": 0, "replicas": [1]}'
+    for text, reason in (
+        ("", "is not a plan (no JSON at line 1, column 1)"),
+        ("[]", 'is not a plan (it has no list "partitions")'),
+        ('{"partitions": {}}', 'is not a plan (it has no list "partitions")'),
+        (f'{{"partitions": [{row}, 7]}}', "number 2 of its partitions should look like"),
+        ('{"partitions": [{"topic": "t"}]}', "number 1 of its partitions should look like"),
+        (f'{{"partitions": [{row.replace("[1]", "1")}]}}', "should look like"),
+        (f'{{"partitions": [{row}, {row}]}}', "has t-0 twice"),
+    ):
+        path.write_text(text)
+        bad = run("topics", "reassign", "--run", str(path), bootstrap=bootstrap)
+        assert (bad.code, reason in bad.err) == (1, True), bad.err
+    path.write_bytes(b"\xff\xfe")
+    assert "no text" in run("topics", "reassign", "--run", str(path), bootstrap=bootstrap).err
 
 
 def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:

@@ -209,6 +209,16 @@ def test_a_broker_that_goes_away_is_told_once_and_the_records_are_counted() -> N
     assert len(lines) <= 3, lines
 
 
+def test_fewer_replicas_than_must_be_in_sync(tidelog: Command, topic: str) -> None:
+    """Told when the topic is made, and as the reason why records are not taken."""
+    made = tidelog("topics", "create", topic, "--config", "min.insync.replicas=2")
+    assert made.code == 0
+    assert f"{topic} has 1 replica and min.insync.replicas=2: nobody can write" in made.err
+    result = tidelog("produce", topic, "--property", "message.timeout.ms=1000", stdin="x\n")
+    assert result.code == 1
+    assert "NOT_ENOUGH_REPLICAS: 1 replica in sync, and min.insync.replicas=2" in result.err
+
+
 def test_a_compacted_topic_wants_keys(tidelog: Command, topic: str) -> None:
     tidelog("topics", "create", topic, "--config", "cleanup.policy=compact")
     result = tidelog("produce", topic, stdin="no key\n")

@@ -17,9 +17,10 @@ from typing import IO, Any
 import click
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tidelog.client.cluster import check_topic
+from tidelog.client.cluster import Cluster, check_topic
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
+from tidelog.tools.in_sync import why_not_written
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
 from tidelog.tools.output import complain, note, show_json
@@ -29,8 +30,10 @@ from tidelog.tools.record_json import Outgoing
 _HINTS = {
     "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)"
 }
+_TIMED_OUT = "Message timed out"
 _SHOWN_FAILURES = 5
 _GIVE_UP_MS = 30_000  # message.timeout.ms: long enough for a broker to restart
+_LOOK_SECONDS = 5  # for the reason, after so long a wait
 _SECURITY = ("security.", "sasl.", "ssl.")
 
 
@@ -206,12 +209,16 @@ def _separator(text: str | None, option: str) -> bytes | None:
 
 def _check_topic(bootstrap: str, topic: str, settings: dict[str, Any]) -> int | None:
     """Reach a broker and see (or make) the topic; returns its number of partitions."""
-    if any(name.startswith(_SECURITY) for name in settings):
+    if _speaks_securely(settings):
         return None  # our own client speaks plain text only; librdkafka will tell
     with connect(bootstrap) as cluster:
         view = cluster.metadata([topic], create=True).topics[topic]
         check_topic(view)
         return len(view.partitions) or None
+
+
+def _speaks_securely(settings: dict[str, Any]) -> bool:
+    return any(name.startswith(_SECURITY) for name in settings)
 
 
 def _read(source: IO[bytes], interactive: bool) -> Iterator[tuple[int, bytes]]:
@@ -313,7 +320,22 @@ class _Sender:
             note(f"{plural(total, 'record')} to {self._topic}{where_text}")
         for reason, count in self._failures.most_common(_SHOWN_FAILURES):
             hint = _HINTS.get(reason.partition(":")[0], "")
+            if reason == _TIMED_OUT:
+                hint = self._why()
             complain(f"{plural(count, 'record')} not written: {reason}{hint}")
+
+    def _why(self) -> str:
+        """librdkafka keeps to itself what the broker has answered: look at the topic."""
+        if _speaks_securely(self._settings):
+            return ""
+        try:
+            with Cluster(
+                str(self._settings["bootstrap.servers"]), timeout=_LOOK_SECONDS
+            ) as cluster:
+                reason = why_not_written(cluster, self._topic, str(self._settings["acks"]))
+        except ApiError:
+            return ""
+        return f" ({reason})" if reason else ""
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:

@@ -19,7 +19,7 @@ import click
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, Metadata, check_topic
 from tidelog.coordination.placement import Key, Replicas, plan
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import complain, note, show_json, show_table, size_text
@@ -100,39 +100,74 @@ def _current(metadata: Metadata) -> dict[Key, Replicas]:
 
 
 def _read(path: Path) -> dict[Key, Replicas]:
+    """The moves in a file; SettingError says what is wrong, and where."""
+    advice = "make one with `tidelog topics reassign --plan`"
     try:
-        rows = json.loads(path.read_text())["partitions"]
-        return {
-            (str(row["topic"]), int(row["partition"])): tuple(map(int, row["replicas"]))
-            for row in rows
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"{path} is not a plan ({error}); make one with `tidelog topics reassign --plan`",
-        ) from error
+        found = json.loads(path.read_text())
+    except UnicodeDecodeError:
+        raise SettingError(f"{path} is not a plan (it is no text); {advice}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SettingError(f"{path} is not a plan (no JSON at {where}); {advice}") from None
+    rows = found.get("partitions") if isinstance(found, dict) else None
+    if not isinstance(rows, list):
+        raise SettingError(f'{path} is not a plan (it has no list "partitions"); {advice}')
+    moves: dict[Key, Replicas] = {}
+    for number, row in enumerate(rows, 1):
+        if not _is_move(row):
+            raise SettingError(
+                f"{path} is not a plan; number {number} of its partitions should look like "
+                '{"topic": "orders", "partition": 0, "replicas": [1, 2]}'
+            )
+        key = row["topic"], row["partition"]
+        if key in moves:
+            raise SettingError(f"{path} has {key[0]}-{key[1]} twice")
+        moves[key] = tuple(row["replicas"])
+    return moves
+
+
+def _is_move(row: Any) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("topic"), str):
+        return False
+    replicas = row.get("replicas")
+    return isinstance(replicas, list) and all(
+        isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31
+        for number in (row.get("partition"), *replicas)
+    )
 
 
 def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_json: bool) -> None:
+    under_way = admin.reassignments(cluster)  # whose new replicas still fetch
+    current = _current(cluster.metadata())
+    done = {key for key, to in moves.items() if key not in under_way and current.get(key) == to}
+    left = {key: to for key, to in moves.items() if key not in done}
     if throttle is not None:
-        under_way = admin.reassignments(cluster)  # whose new replicas still fetch
         have = {
             key: tuple(broker for broker in replicas if broker not in under_way.get(key, ()))
-            for key, replicas in _current(cluster.metadata()).items()
+            for key, replicas in current.items()
         }
-        set_throttle(cluster, have, moves, throttle)
-    results = admin.reassign(cluster, moves)
+        set_throttle(cluster, have, left, throttle)
+    results = admin.reassign(cluster, left) if left else {}
     failed = {key: error for key, error in results.items() if error is not None}
     if as_json:
         show_json(
             [
-                {"topic": name, "partition": i, "error": error.message if error else None}
-                for (name, i), error in results.items()
+                {
+                    "topic": name,
+                    "partition": i,
+                    "done": (name, i) in done,
+                    "error": failed[name, i].message if (name, i) in failed else None,
+                }
+                for name, i in moves
             ]
         )
     else:
-        click.echo(f"{plural(len(results) - len(failed), 'move')} begun")
-        if throttle is not None:
+        begun = len(results) - len(failed)
+        already = f"{len(done)} done already" if done else ""
+        if begun or not done:
+            already = f"{plural(begun, 'move')} begun" + (f", {already}" if done else "")
+        click.echo(already)
+        if throttle is not None and left:
             note(f"at most {size_text(throttle)} a second; --verify takes that away at the end")
     for (name, index), error in failed.items():
         complain(f"{name}-{index}: {error.message}")

@@ -27,6 +27,7 @@ from tidelog.new_topic import NewTopic
 from tidelog.text import plural
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
+from tidelog.tools.in_sync import warn_of_few_replicas
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, show_json, show_table, size_text, warn
 from tidelog.tools.pairs import pairs
@@ -122,16 +123,17 @@ def create(
             )
     with connect(bootstrap) as cluster:
         results = admin.create_topics(cluster, wanted, validate_only=validate_only)
-    report: list[dict[str, Any]] = []
-    failed = False
-    for name, result in results.items():
-        if not isinstance(result, ApiError):
-            report.append(_created(name, not validate_only, *result))
-        elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            report.append(_created(name, False))
-        else:
-            failed = True
-            report.append(_created(name, False, error=result.message))
+        report: list[dict[str, Any]] = []
+        failed = False
+        for name, result in results.items():
+            if not isinstance(result, ApiError):
+                report.append(_created(name, not validate_only, *result))
+            elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                report.append(_created(name, False))
+            else:
+                failed = True
+                report.append(_created(name, False, error=result.message))
+        warn_of_few_replicas(cluster, report)
     _show_created(report, validate_only, as_json)
     sys.exit(1 if failed else 0)
 

@@ -1,0 +1,54 @@
+"""Why a topic takes no records: fewer replicas in sync than it must have, or no leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.client import admin
+from tidelog.client.admin import Resource
+from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.errors import ApiError
+from tidelog.text import plural
+from tidelog.tools.output import warn
+
+
+def _minimum(cluster: Cluster, topic: str) -> int | None:
+    """The topic's min.insync.replicas; None if it cannot be known now."""
+    try:
+        rows = admin.describe_configs(cluster, Resource.TOPIC, topic)
+    except ApiError:
+        return None
+    values = [row.value for row in rows if row.name == "min.insync.replicas"]
+    return int(values[0]) if values and values[0] else None
+
+
+def warn_of_few_replicas(cluster: Cluster, report: list[dict[str, Any]]) -> None:
+    """Of topics just made: with fewer than must be in sync, acks=all is never acknowledged."""
+    made = [row for row in report if row["created"]]
+    if not made:
+        return
+    need = _minimum(cluster, made[0]["name"])  # they are all alike
+    for row in made:
+        if need is not None and 0 < row["replication_factor"] < need:
+            have = plural(row["replication_factor"], "replica")
+            warn(
+                f"{row['name']} has {have} and min.insync.replicas={need}: nobody can write with "
+                f"acks=all until it has {need} (`tidelog topics reassign`) or the setting is lower"
+            )
+
+
+def why_not_written(cluster: Cluster, topic: str, acks: str) -> str:
+    """What keeps the topic from being written to, as far as it can be seen; maybe nothing."""
+    try:
+        parts = cluster.metadata([topic]).topics[topic].partitions
+    except ApiError:
+        return ""
+    offline = [part.index for part in parts if part.leader == NO_LEADER]
+    if offline:
+        return f"{plural(len(offline), 'partition')} of {len(parts)} without a leader"
+    need = _minimum(cluster, topic) if acks in ("all", "-1") else None
+    few = [part for part in parts if need is not None and len(part.isr) < need]
+    if not few:
+        return ""
+    have = plural(min(len(part.isr) for part in few), "replica")
+    return f"NOT_ENOUGH_REPLICAS: {have} in sync, and min.insync.replicas={need}"
