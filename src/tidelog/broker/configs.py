@@ -6,9 +6,9 @@ broker's dynamic setting, all brokers' dynamic setting, the file or ``--set``, t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import TopicInfo
@@ -33,6 +33,8 @@ from tidelog.settings_table import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+R = TypeVar("R")
 
 # Resource types and sources, by Kafka's numbers.
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -207,12 +209,25 @@ async def replace_config(
         await broker.controller.set_broker_config(_entity(broker, name), config)
 
 
-async def outcome(change: Awaitable[None]) -> tuple[ErrorCode, str | None]:
-    """How a change of settings has ended, as an answer tells it."""
+class Resource(Protocol):
+    """Something with settings, as a request names it."""
+
+    resource_type: int
+    resource_name: str
+
+
+async def outcome(resource: Resource, change: Awaitable[None], row: Callable[..., R]) -> R:
+    """How a change of settings has ended, as the row of an answer."""
+    code, message = ErrorCode.NONE, None
     try:
         await change
     except ApiError as error:
-        return error.code, error.message
+        code, message = error.code, error.message
     except (KeeperError, OSError) as error:
-        return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return ErrorCode.NONE, None
+        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return row(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

@@ -27,15 +27,8 @@ async def alter_configs(
     """Replace the settings of topics, brokers and groups."""
     responses = []
     for resource in request.resources:
-        code, message = await outcome(_replace(broker, resource, request.validate_only))
-        responses.append(
-            AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        change = _replace(broker, resource, request.validate_only)
+        responses.append(await outcome(resource, change, AlterConfigsResourceResponse))
     return AlterConfigsResponse(responses=responses)
 
 

@@ -28,15 +28,8 @@ async def incremental_alter_configs(
     """Change single settings of topics, brokers and groups."""
     responses = []
     for resource in request.resources:
-        code, message = await outcome(_change(broker, resource, request.validate_only))
-        responses.append(
-            AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        change = _change(broker, resource, request.validate_only)
+        responses.append(await outcome(resource, change, AlterConfigsResourceResponse))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
