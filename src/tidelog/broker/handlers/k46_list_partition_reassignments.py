@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 @api(ListPartitionReassignmentsRequest, versions=(0, 0))
-def list_partition_reassignments(
+async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, client: Client
 ) -> ListPartitionReassignmentsResponse:
     """List moves of replicas that are under way."""
-    member = broker.member
-    if member is not None and member.controller is None:
-        code = ErrorCode.NOT_CONTROLLER
-        return ListPartitionReassignmentsResponse(error_code=code, error_message=None, topics=[])
     cluster = broker.metadata
-    if member is not None and member.controller is not None:
-        cluster = member.controller.metadata
+    if broker.member is not None:
+        try:
+            cluster = (await broker.member.in_office()).metadata
+        except ApiError as error:
+            return ListPartitionReassignmentsResponse(
+                error_code=error.code, error_message=error.message, topics=[]
+            )
     wanted = None
     if request.topics is not None:
         wanted = {(row.name, i) for row in request.topics for i in row.partition_indexes}
