@@ -139,7 +139,13 @@ def test_several_logs_at_a_time(tmp_path):
         for topic in topics:
             client.create_topic(topic, **COMPACTED)
         expected = {topic: fill(client, topic) for topic in topics}
-        until(lambda: len(children(broker.pid)) == 2, "two at work")
+
+        def two_at_work():
+            for topic in topics:  # on a slow machine one is clean before the next is filled
+                expected[topic].update(fill(client, topic, 10))
+            return len(children(broker.pid)) == 2
+
+        until(two_at_work, "two at work")
         for topic in topics:
             until(lambda t=topic: len(read_all(client, t)) < 600, "compaction")
             assert table(read_all(client, topic)) == expected[topic]
@@ -197,7 +203,7 @@ def test_kill_9_while_it_compacts(tmp_path, victim):
         for writer in writers:
             writer.start()
         try:
-            for _ in range(6):
+            for _ in range(4):
                 wait_for_progress(writers, rng.randrange(50, 200))
                 until(lambda: any(map(cleans, children(broker.pid))), "a cleaner")
                 wait_for_progress(writers, rng.randrange(60))

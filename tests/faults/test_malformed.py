@@ -27,7 +27,7 @@ from tidelog.wire.messages.metadata import (
     MetadataResponse,
 )
 
-REQUESTS = 50_000
+REQUESTS = 30_000
 LONGEST_WAIT = 60.0  # seconds; a hang, not a bar
 
 
