@@ -37,8 +37,8 @@ class GroupClient(RawClient):
         metadata = encode_consumer(ConsumerProtocolSubscription(topics=topics), 1)
         names = changes.pop("protocols", ["range"])
         values = {
-            "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 10_000,
+            "session_timeout_ms": 60_000,
+            "rebalance_timeout_ms": 60_000,
             "protocol_type": "consumer",
             "protocols": [
                 join_group.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in names
