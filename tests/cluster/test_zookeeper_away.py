@@ -16,13 +16,15 @@ from tidelog.testing import LocalCluster
 from tidelog.testing.ports import free_port
 
 PARTITIONS = 3
+LOST, FOUND = "no connection to ZooKeeper", "connected to ZooKeeper again"
 
 
-def connected_again(cluster: LocalCluster, times: int = 1) -> None:
+def all_have(cluster: LocalCluster, last: str, *, not_since: str) -> None:
+    """Wait until the brokers have said one thing after the other, the last time."""
     for broker in cluster.brokers.values():
         until(
-            lambda b=broker: b.log.count("connected to ZooKeeper again") >= times,
-            f"broker {broker.broker_id} is connected",
+            lambda b=broker: b.log.rfind(last) > b.log.rfind(not_since),
+            f"broker {broker.broker_id} says {last!r}",
             100,
         )
 
@@ -31,17 +33,21 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
     """Without ZooKeeper records go on; with it again, so does everything else."""
     server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
     with server, new_cluster(zookeeper=server.connect) as cluster:
-        create_topic(cluster.brokers[1], "load", PARTITIONS)
-        everybody_knows(cluster, "load")
+        for name in ("load", "other"):
+            create_topic(cluster.brokers[1], name, PARTITIONS)
+            everybody_knows(cluster, name)
         with Load(cluster.bootstrap, "load", PARTITIONS) as load:
             load.more()
             server.kill()
             load.more(500)
+            all_have(cluster, LOST, not_since=FOUND)
+            with Load(cluster.bootstrap, "other", PARTITIONS) as newcomer:
+                newcomer.more()  # its producer id was set aside before
             nothing_is_decided(cluster, server, tmp_path)
             server.start()
             server.wait_ready()
             load.more(500)
-            connected_again(cluster)
+            all_have(cluster, FOUND, not_since=LOST)
             create_topic(cluster.brokers[2], "later", 3)
             until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
         load.check(cluster.bootstrap)
@@ -54,6 +60,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
         assert "retention.ms" not in described[0]["config"]
         governor = controller(cluster)
         server.kill()
+        all_have(cluster, LOST, not_since=FOUND)
         for broker in (governor, *cluster.brokers.values()):
             assert broker.stop(timeout=100) == 0
         for broker in cluster.brokers.values():
@@ -100,7 +107,7 @@ def test_the_leader_of_an_ensemble_dies(new_cluster: Any, tmp_path: Path) -> Non
                 leader = next(s for s in servers if "Mode: leader" in s.ask("srvr"))
                 leader.kill()  # every session goes through it: all connections end
                 load.more(500)
-                connected_again(cluster)
+                all_have(cluster, FOUND, not_since=LOST)
                 create_topic(cluster.brokers[2], "later", 3)
                 cluster.brokers[1].kill()
                 load.more(500)

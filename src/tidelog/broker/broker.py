@@ -203,6 +203,9 @@ class Broker:
             self.server.start(clients=False)
             self.spawn(self.isr_changes.run())
             await member.join()
+            # The first now: idempotent producers also come while ZooKeeper is away.
+            ids = await patiently(lambda: registry.allocate_producer_ids(self.broker_id))
+            self._producer_ids = iter(ids)
             self.server.let_clients_in()
         except BaseException:
             await self._abandon()
