@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.rewriting import rewrite, too_new
 from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
@@ -28,15 +29,11 @@ from tidelog.wire.batch import (
     CODEC_MASK,
     HEADER_SIZE,
     TRANSACTIONAL,
-    BatchHeader,
     check_produced,
     is_valid,
     read_header,
-    stamp_append_time,
 )
 from tidelog.wire.compression import Codec
-from tidelog.wire.primitives import ProtocolError
-from tidelog.wire.records import decode_batch, recompress
 
 if TYPE_CHECKING:
     from tidelog.broker.replicas import Replicas
@@ -298,9 +295,12 @@ class Partition:
         append_time = -1
         target: memoryview | bytearray = batch
         if self._rewrites and not own:
-            target, header, append_time = self._rewrite(batch, header, now_ms)
+            if self.internal:
+                message = f"only the broker writes to {self.topic}"
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            target, header, append_time = rewrite(batch, header, self.topic, config, now_ms)
         elif header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
-            raise self._too_new(header.max_timestamp, now_ms)
+            raise too_new(header.max_timestamp, now_ms)
         if len(target) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -369,59 +369,6 @@ class Partition:
             self.replicas.flush_later(self, 0)
         elif config.flush_ms != LONG_MAX:
             self.replicas.flush_later(self, config.flush_ms)
-
-    def _rewrite(
-        self, batch: memoryview, header: BatchHeader, now_ms: int
-    ) -> tuple[bytearray, BatchHeader, int]:
-        """The slow way in, for topics whose settings ask for more than a header."""
-        if self.internal:
-            message = f"only the broker writes to {self.topic}"
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-        config = self.log.config
-        append_time = -1
-        wanted = config.compression_type
-        codec = header.attributes & CODEC_MASK
-        if wanted != "producer":
-            target = Codec.NONE if wanted == "uncompressed" else Codec[wanted.upper()]
-            rewritten = bytearray(recompress(batch, target) if target != codec else batch)
-        else:
-            rewritten = bytearray(batch)
-        compacted = "compact" in config.cleanup_policy
-        create_time = config.message_timestamp_type == "CreateTime"
-        if compacted or (create_time and config.message_timestamp_before_max_ms != LONG_MAX):
-            self._check_records(rewritten, now_ms, compacted, create_time)
-        if create_time:
-            if header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
-                raise self._too_new(header.max_timestamp, now_ms)
-        else:
-            append_time = now_ms
-            stamp_append_time(rewritten, now_ms)
-        return rewritten, read_header(rewritten), append_time
-
-    def _check_records(
-        self, batch: bytearray, now_ms: int, compacted: bool, create_time: bool
-    ) -> None:
-        oldest = now_ms - self.log.config.message_timestamp_before_max_ms
-        try:
-            for record in decode_batch(batch):
-                if compacted and record.key is None:
-                    message = f"topic {self.topic} is compacted: every record needs a key"
-                    raise ApiError(ErrorCode.INVALID_RECORD, message)
-                if create_time and 0 <= record.timestamp < oldest:
-                    raise ApiError(
-                        ErrorCode.INVALID_TIMESTAMP,
-                        f"timestamp {record.timestamp} is more than "
-                        f"message.timestamp.before.max.ms before now ({now_ms})",
-                    )
-        except ProtocolError as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.message) from error
-
-    def _too_new(self, timestamp: int, now_ms: int) -> ApiError:
-        return ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {timestamp} is more than message.timestamp.after.max.ms "
-            f"after now ({now_ms})",
-        )
 
     # -- visibility -------------------------------------------------------------
 
