@@ -223,6 +223,21 @@ def test_no_zookeeper(tmp_path: Any) -> None:
         ClusterBroker(1, tmp_path / "lonely", settings).start()
 
 
+def test_told_to_stop_while_it_waits_for_zookeeper(tmp_path: Any) -> None:
+    settings = {
+        "zookeeper.connect": f"127.0.0.1:{free_port()}",
+        "zookeeper.connection.timeout.ms": 600_000,
+    }
+    broker = ClusterBroker(1, tmp_path / "waiting", settings)
+    broker.launch()
+    try:
+        until(lambda: "Connection refused" in broker.log, "it tries to connect", 100)
+        assert broker.stop(timeout=100) == 0
+    finally:
+        broker.kill()
+    assert "Traceback" not in broker.log
+
+
 def test_who_knows_nothing_yet_serves_nobody(new_cluster: Any) -> None:
     """A client would believe that there are no brokers and no topics."""
     with new_cluster(2, {"zookeeper.session.timeout.ms": 100_000}) as cluster:
