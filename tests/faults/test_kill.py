@@ -7,7 +7,7 @@ from raw_client import RawClient, batch_of
 
 from tidelog.testing import LocalBroker
 
-KILLS = 6
+KILLS = 12
 
 
 def test_kill_9_under_load_loses_nothing(tmp_path):
