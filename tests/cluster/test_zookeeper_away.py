@@ -29,6 +29,16 @@ def all_have(cluster: LocalCluster, last: str, *, not_since: str) -> None:
         )
 
 
+def make_later(cluster: LocalCluster) -> None:
+    """With three replicas: who has lost its session may have to join again first."""
+    options = ["--partitions", "3", "--if-not-exists"]
+    until(
+        lambda: run("topics", "create", "later", *options, bootstrap=cluster.bootstrap).code == 0,
+        "topics can be made",
+        100,
+    )
+
+
 def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
     """Without ZooKeeper records go on; with it again, so does everything else."""
     server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
@@ -48,11 +58,10 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             server.wait_ready()
             load.more(500)
             all_have(cluster, FOUND, not_since=LOST)
-            create_topic(cluster.brokers[2], "later", 3)
+            make_later(cluster)
             until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
         load.check(cluster.bootstrap)
-        later = topic_state(cluster.brokers[2], "later")
-        assert later.error_code == 0
+        everybody_knows(cluster, "later")
         for name in ("refused-1", "refused-2", "refused-3"):  # nor was any of it kept for later
             found = topic_state(cluster.brokers[2], name)
             assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -66,7 +75,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
         for broker in cluster.brokers.values():
             assert f"without moving leaders away: ZooKeeper at {server.connect}" in broker.log
             for noise in ("Connection dropped", "never awaited", "Traceback"):
-                assert noise not in broker.log
+                assert noise not in broker.log.partition(LOST)[2], broker.log
 
 
 def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path: Path) -> None:
@@ -108,7 +117,7 @@ def test_the_leader_of_an_ensemble_dies(new_cluster: Any, tmp_path: Path) -> Non
                 leader.kill()  # every session goes through it: all connections end
                 load.more(500)
                 all_have(cluster, FOUND, not_since=LOST)
-                create_topic(cluster.brokers[2], "later", 3)
+                make_later(cluster)
                 cluster.brokers[1].kill()
                 load.more(500)
                 cluster.brokers[1].start()
