@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,7 +154,10 @@ class Load:
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.topic = topic
         self.partitions = partitions
-        self.acknowledged: dict[int, list[tuple[int, int | None]]] = defaultdict(list)
+        # All of them from the start: it is counted while the thread fills it.
+        self.acknowledged: dict[int, list[tuple[int, int | None]]] = {
+            partition: [] for partition in range(partitions)
+        }
         self.failed: list[str] = []
         self.sent = 0
         self._count = threading.Event()
