@@ -20,7 +20,14 @@ def test_the_same_batch_again_means_that_the_gap_is_real() -> None:
     assert gaps.may_close(batch(3)), "it goes back further"
     assert not gaps.may_close(batch(3))
     assert gaps.may_close(batch(3, producer=2)), "another producer"
-    assert gaps.may_close(batch(3, epoch=1)), "behind the first one of a new epoch"
+
+
+def test_a_gap_of_a_later_epoch_is_real_as_well_when_it_comes_again() -> None:
+    gaps = Gaps()
+    assert gaps.may_close(batch(3))
+    assert gaps.may_close(batch(5, epoch=1)), "behind the first one, but of a new epoch"
+    assert gaps.may_close(batch(6, epoch=1))
+    assert not gaps.may_close(batch(5, epoch=1))
 
 
 def test_what_came_in_order_begins_anew() -> None:
@@ -35,7 +42,10 @@ def test_what_came_in_order_begins_anew() -> None:
 
 def test_many_producers_take_no_more_memory() -> None:
     gaps = Gaps()
-    for producer in range(MAX_PRODUCERS * 2):
+    for producer in range(MAX_PRODUCERS):
         assert gaps.may_close(batch(5, producer))
-    assert len(gaps._first) == MAX_PRODUCERS
-    assert not gaps.may_close(batch(5, MAX_PRODUCERS * 2 - 1))
+    assert not gaps.may_close(batch(5, MAX_PRODUCERS)), "no room to remember one more"
+    assert gaps.may_close(batch(3, 0)), "the others are not forgotten for it"
+    assert not any(gaps.may_close(batch(5, producer)) for producer in range(1, MAX_PRODUCERS))
+    gaps.closed(7)
+    assert gaps.may_close(batch(5, MAX_PRODUCERS)), "there is room again"

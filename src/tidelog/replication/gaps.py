@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tidelog.wire.batch import BatchHeader
 
-MAX_PRODUCERS = 1000  # more at a time: the oldest is forgotten, and may try once more
+MAX_PRODUCERS = 1000  # more at a time: their gaps count as real, at once
 
 
 class Gaps:
@@ -29,14 +29,16 @@ class Gaps:
 
     def may_close(self, header: BatchHeader) -> bool:
         """There is a gap before this batch.  May what belongs there still come?"""
-        place = (header.producer_epoch, header.base_sequence)
+        epoch, sequence = header.producer_epoch, header.base_sequence
         first = self._first.get(header.producer_id)
-        if first == place:
+        if first == (epoch, sequence):
             return False
-        if first is None or place < first:
-            if len(self._first) >= MAX_PRODUCERS:
-                del self._first[next(iter(self._first))]
-            self._first[header.producer_id] = place
+        # To forget another producer instead would let all of them try again in a circle.
+        if first is None and len(self._first) >= MAX_PRODUCERS:
+            return False
+        # With a new epoch sequences begin anew: they have nothing to do with the old ones.
+        if first is None or epoch != first[0] or sequence < first[1]:
+            self._first[header.producer_id] = (epoch, sequence)
         return True
 
     def closed(self, producer_id: int) -> None:
