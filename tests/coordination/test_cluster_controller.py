@@ -540,6 +540,7 @@ def test_notes_of_log_directories(tmp_path: Path) -> None:
         (paths.topic("bad"), b'{"version":3,"topic_id":"short","partitions":{"0":[1]}}'),
         (paths.topic("bad"), b'{"version":1,"partitions":{"0":[1,2]}}'),
         (paths.topic("bad"), paths.topic_value("A" * 22, [])),
+        (paths.topic("bad"), paths.topic_value("A" * 22, [[1, 2], []])),
         (paths.topic("bad"), paths.topic_value("A" * 22, [[1]]).replace(b'"0"', b'"7"')),
         (paths.topic("bad"), paths.topic_value("A" * 22, [["one"]])),  # type: ignore[list-item]
         (paths.partition_state("bad", 1), b"null"),

@@ -137,6 +137,20 @@ steps = st.lists(
 )
 
 
+def test_who_was_refused_holds_up_nobody() -> None:
+    known = InSync(LEADER, (1, 2), (1,), 0, 0)
+    known.fetched(2, 5, 5, 1000)
+    assert known.to_add(2, 5, 0) == (1, 2)
+    known.propose((1, 2))
+    assert known.high_watermark(7) == 5
+    known.refused((1, 2))
+    assert known.high_watermark(7) == 7
+    known.fetched(2, 7, 7, 1900)
+    assert known.to_add(2, 7, 0) is None  # it would be refused again
+    known.fetched(2, 7, 7, 2000)
+    assert known.to_add(2, 7, 0) == (1, 2)
+
+
 @given(steps)
 def test_what_is_committed_is_with_everybody_in_sync(history: list[tuple[str, int, int]]) -> None:
     known = state()
@@ -165,7 +179,7 @@ def test_what_is_committed_is_with_everybody_in_sync(history: list[tuple[str, in
                 agreed = known.proposed
                 known.answered(agreed, agreed, epoch)
             else:
-                known.give_up()
+                known.refused(known.proposed)
         high = known.high_watermark(end)
         committed = max(committed, high)
         assert LEADER in known.isr

@@ -156,7 +156,7 @@ class World:
             if eligible:
                 partition.isr_decided(isr, isr, partition_epoch + 1)
             else:
-                state.give_up()
+                partition.isr_refused(isr)
 
     def die(self, broker: int) -> None:
         self.replicas[broker].crash()

@@ -522,6 +522,10 @@ class Broker:
 
     async def next_producer_id(self) -> int:
         """A producer id that no producer ever had."""
+        for producer_id in self._producer_ids:
+            return producer_id
+        if self.member is not None:
+            await self.member.reachable()  # all who wait hear at the same time that it is not
         async with self._producer_id_lock:
             for producer_id in self._producer_ids:
                 return producer_id

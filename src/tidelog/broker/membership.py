@@ -320,8 +320,15 @@ class Membership:
             try:
                 for broker_id in await controller.log_dir_events(changed.set):
                     propagation.ask_again(broker_id)
+            except Unreachable:  # what we know is still right
+                await self._connected.wait()
+                continue
             except KeeperError as error:
                 log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
+                self.step_down()
+                return
+            except Exception:
+                log.exception("the controller cannot go on")
                 self.step_down()
                 return
             await changed.wait()

@@ -193,6 +193,12 @@ class Partition:
             self._advance_high_watermark()
             self.wake()
 
+    def isr_refused(self, asked: tuple[int, ...]) -> None:
+        """The controller has not agreed, and will not."""
+        if self.in_sync_state is not None:
+            self.in_sync_state.refused(asked)
+            self._advance_high_watermark()
+
     def log_end(self) -> tuple[int, int]:
         """For the fetch of a follower: the end of the log and the epoch of its last batch."""
         end = self.log.end_offset

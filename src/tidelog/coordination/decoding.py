@@ -57,10 +57,17 @@ def topic_value(name: str, data: bytes) -> TopicValue:
             raise ValueError("there are no partitions")
         return TopicValue(
             parse_uuid(value["topic_id"]),
-            tuple(_brokers(rows[str(i)]) for i in range(len(rows))),
+            tuple(_replicas(rows[str(i)]) for i in range(len(rows))),
             {int(i): _brokers(row) for i, row in (value.get("adding_replicas") or {}).items()},
             {int(i): _brokers(row) for i, row in (value.get("removing_replicas") or {}).items()},
         )
+
+
+def _replicas(row: Any) -> tuple[int, ...]:
+    brokers = _brokers(row)
+    if not brokers:
+        raise ValueError("a partition has no replicas")
+    return brokers
 
 
 def _brokers(row: Any) -> tuple[int, ...]:

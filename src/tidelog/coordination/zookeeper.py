@@ -351,6 +351,7 @@ class ZooKeeper:
             function(*args).rawlink(completed)
         if not self._client.connected:
             # It broke just now.  If that was between these two lines, kazoo may keep the request.
+            future.cancel()  # nobody will look at how it ends
             raise _translate(exceptions.ConnectionLoss(), path)
         try:
             return await future

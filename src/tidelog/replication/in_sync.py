@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+_REFUSED_MS = 1000  # until a replica that cannot be in sync is proposed again
+
 
 @dataclass(slots=True)
 class Follower:
@@ -24,6 +26,7 @@ class Follower:
     caught_up_ms: int = 0  # when it had all there was
     fetched_ms: int = 0
     leader_end: int = 0  # at that fetch
+    refused_ms: int | None = None  # the fetch after which the controller did not take it
 
 
 class InSync:
@@ -100,7 +103,12 @@ class InSync:
         """
         if self.proposed is not None or follower in self.isr:
             return None
-        enough = self.followers[follower].end_offset >= max(high_watermark, epoch_start)
+        state = self.followers[follower]
+        if state.refused_ms is not None and (
+            0 <= state.fetched_ms - state.refused_ms < _REFUSED_MS
+        ):
+            return None  # the same answer again
+        enough = state.end_offset >= max(high_watermark, epoch_start)
         return (*self.isr, follower) if enough else None
 
     def to_drop(self, leader_end: int, now_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
@@ -149,6 +157,12 @@ class InSync:
             self.proposed = None  # it was so already
         return self.decided(isr, partition_epoch)
 
-    def give_up(self) -> None:
-        """The controller has refused, and has surely not agreed before."""
+    def refused(self, asked: tuple[int, ...]) -> None:
+        """The controller has surely not agreed, so nobody waits for who is not in sync."""
+        if self.proposed != asked:
+            return
         self.proposed = None
+        for broker in asked:
+            state = self.followers.get(broker)
+            if state is not None and broker not in self.isr:
+                state.refused_ms = state.fetched_ms

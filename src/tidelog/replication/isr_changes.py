@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _RETRY_SECONDS = 0.1
-_REFUSED_SECONDS = 1.0  # until a replica that cannot be in sync is proposed again
 _AFTER_BUG_SECONDS = 1.0
 _AT_ONCE = 2000
 # The controller knows the partition as we do, and has not done what we ask.
@@ -143,10 +142,4 @@ class IsrChanges:
         log.debug("%s-%d: no new in-sync set: %s", partition.topic, partition.index, code.name)
         if code in _SURELY_NOT:
             self._pending.pop(partition, None)
-
-            def give_up() -> None:
-                if state.proposed is isr:
-                    state.give_up()
-
-            # Not at once: the next fetch would only ask the same again.
-            asyncio.get_running_loop().call_later(_REFUSED_SECONDS, give_up)
+            partition.isr_refused(isr)

@@ -114,6 +114,8 @@ class Processes:
         """More brokers, ``count`` in all, with the settings of the first."""
         first = self._properties(min(self.brokers))
         values = read_properties(first.read_text())
+        for name in ("advertised.listeners", "broker.rack"):  # of the first alone
+            values.pop(name, None)
         new = []
         for broker_id in range(max(self.brokers) + 1, count + 1):
             port = max(broker.port for broker in self.brokers.values()) + 1

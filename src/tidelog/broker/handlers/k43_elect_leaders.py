@@ -41,7 +41,7 @@ async def elect_leaders(
         results = dict.fromkeys(keys, error)  # only these have room for the reason
     topics: dict[str, ReplicaElectionResult] = {}
     for (name, index), problem in results.items():
-        if keys is None and problem is not None:
+        if keys is None and problem and problem.code == ErrorCode.ELECTION_NOT_NEEDED:
             continue  # asked for all: those that need nothing are not worth a line
         topic = topics.setdefault(name, ReplicaElectionResult(topic=name, partition_result=[]))
         topic.partition_result.append(
