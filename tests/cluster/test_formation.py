@@ -204,13 +204,19 @@ def test_a_second_broker_with_the_same_id(cluster: LocalCluster, tmp_path: Any) 
     assert len(metadata(cluster.brokers[1]).brokers) == 3
 
 
-def test_data_of_another_cluster(cluster: LocalCluster, tmp_path: Any) -> None:
-    settings = {"zookeeper.connect": cluster.zookeeper}
+@pytest.mark.parametrize(
+    ("chroot", "other"),
+    [("", "this broker to "), ("/empty", "but ZooKeeper at .* knows of no cluster")],
+)
+def test_data_of_another_cluster(
+    cluster: LocalCluster, tmp_path: Any, chroot: str, other: str
+) -> None:
+    settings = {"zookeeper.connect": cluster.zookeeper + chroot}
     stranger = ClusterBroker(7, tmp_path / "stranger", settings)
     stranger.data.mkdir()
     meta = stranger.data / "meta.properties"
     meta.write_text("version=0\nbroker.id=7\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
-    with pytest.raises(RuntimeError, match="belongs to cluster AAAAAAAAAAAAAAAAAAAAAA"):
+    with pytest.raises(RuntimeError, match=f"belongs to cluster AAAAAAAAAAAAAAAAAAAAAA, {other}"):
         stranger.start()
 
 

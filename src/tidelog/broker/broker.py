@@ -48,7 +48,7 @@ from tidelog.coordination.registry import patiently
 from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.coordinators.service import GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.log.manager import LogManager, Opened
+from tidelog.log.manager import LogManager, Opened, WrongCluster
 from tidelog.new_topic import NewTopic
 from tidelog.replication.fetcher import Fetchers
 from tidelog.replication.isr_changes import IsrChanges
@@ -182,7 +182,15 @@ class Broker:
         try:
             member = Membership(self, keeper)
             registry, known = member.registry, self.manager.cluster_id()
-            cluster_id = await patiently(lambda: registry.find_cluster_id(known))
+            if known is not None and await patiently(registry.cluster_id) is None:
+                # Its topics would be unknown, and their logs set aside.
+                raise WrongCluster(
+                    f"the data belongs to cluster {known}, but ZooKeeper at "
+                    f"{settings['zookeeper.connect']} knows of no cluster: is zookeeper.connect "
+                    "right, and is it started on its own data? If these are lost for good, remove "
+                    "meta.properties from log.dirs: a new cluster sets the old logs aside"
+                )
+            cluster_id = await patiently(lambda: registry.find_cluster_id(None))
             self.manager.identify(self.broker_id, cluster_id)
             await patiently(member.prepare)
             self.metadata = ClusterMetadata(

@@ -66,15 +66,21 @@ class Registry:
 
     # -- the cluster ------------------------------------------------------------
 
+    async def cluster_id(self) -> str | None:
+        """The cluster's id, if there is a cluster."""
+        try:
+            data, _ = await self._keeper.get(paths.CLUSTER_ID)
+        except NoNode:
+            return None
+        found: str = paths.from_json(data)["id"]
+        return found
+
     async def find_cluster_id(self, on_disk: str | None) -> str:
         """The cluster's id; the first broker of a cluster writes it down."""
         while True:
-            try:
-                data, _ = await self._keeper.get(paths.CLUSTER_ID)
-                found: str = paths.from_json(data)["id"]
+            found = await self.cluster_id()
+            if found is not None:
                 return found
-            except NoNode:
-                pass
             new = on_disk or uuid_text(random_uuid())
             value = paths.to_json({"version": "1", "id": new})
             try:
