@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run
+from cli import run, spawn
 from waiting import until
 
 from tidelog.testing.ports import free_port
-from tidelog.tools.cluster_processes import _runs, _wait_gone
+from tidelog.tools.cluster_lock import locked
+from tidelog.tools.cluster_processes import BrokerProcess, Processes, _runs, _wait_gone
 
 pytestmark = pytest.mark.timeout(600)  # each waits for several things in turn
 
@@ -151,6 +152,28 @@ def test_a_failed_start_leaves_nothing_running(data: Path) -> None:
     status = run("cluster", "status", "--data", str(data), "--json").json
     assert not status["zookeeper"]["running"]
     assert not any(row["running"] for row in status["brokers"])
+
+
+def test_one_command_at_a_time(tmp_path: Path) -> None:
+    """`up` while another command is at work would forget what that one has started."""
+    data = tmp_path / "cluster"
+    data.mkdir()
+    state = Processes(data, free_port(), 0, {1: BrokerProcess(1, free_port())})
+    state.save()
+    with locked(data):
+        waiting = spawn("cluster", "down", "--data", str(data), bootstrap="")
+        assert waiting.stderr is not None
+        note = f"waiting for another tidelog cluster command (process {os.getpid()})\n"
+        assert waiting.stderr.readline() == note
+        assert run("cluster", "status", "--data", str(data)).code == 0, "it takes no lock"
+        state.brokers[2] = BrokerProcess(2, free_port())
+        state.save()
+    out, err = waiting.communicate()
+    assert (waiting.returncode, err) == (0, "")
+    assert "stopped" in out
+    after = Processes.load(data)
+    assert after is not None
+    assert list(after.brokers) == [1, 2], "it has read the state when it was its turn"
 
 
 DEAD_FIRST_THREAD = """

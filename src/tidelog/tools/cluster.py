@@ -3,6 +3,8 @@ brokers described."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import log_sizes
 from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural
+from tidelog.tools.cluster_lock import locked
 from tidelog.tools.cluster_processes import BrokerProcess, Processes
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table, size_text
@@ -62,20 +65,23 @@ def up(
     In a folder that has a cluster already the same brokers start again, with their data; with
     a larger --brokers new ones join them.
     """
-    found = Processes.load(data)
-    new: list[BrokerProcess] = []
-    if found is None:
-        found = Processes.plan(
-            data, brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
-        )
-    else:
-        if settings or port or zookeeper_port:
-            raise SettingError(
-                f"{data} has a cluster already: change its settings and ports in "
-                f"{data}/broker-N.properties, and leave --set, --port and --zookeeper-port out"
-            )
-        new = _add(found, brokers)
-    _start(found)
+    wanted = brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
+    if Processes.load(data) is None:
+        Processes.check(*wanted)
+        data.mkdir(parents=True, exist_ok=True)  # the lock is in it
+    with locked(data):
+        found = Processes.load(data)
+        new: list[BrokerProcess] = []
+        if found is None:
+            found = Processes.plan(data, *wanted)
+        else:
+            if settings or port or zookeeper_port:
+                raise SettingError(
+                    f"{data} has a cluster already: change its settings and ports in "
+                    f"{data}/broker-N.properties, and leave --set, --port and --zookeeper-port out"
+                )
+            new = _add(found, brokers)
+        _start(found)
     if as_json:
         show_json(_status(found))
         return
@@ -188,6 +194,13 @@ def _existing(data: Path) -> Processes:
     return found
 
 
+@contextlib.contextmanager
+def _to_change(data: Path) -> Iterator[Processes]:
+    _existing(data)  # where there is no cluster, there is no place for its lock
+    with locked(data):
+        yield _existing(data)
+
+
 def _running(found: Processes, number: int) -> BrokerProcess:
     broker = found.broker(number)
     if not found.runs(broker):
@@ -200,9 +213,8 @@ def _running(found: Processes, number: int) -> BrokerProcess:
 @data_option
 def kill(number: int, data: Path) -> None:
     """Kill broker NUMBER as a crash would (kill -9)."""
-    found = _existing(data)
-    broker = _running(found, number)
-    found.kill(broker)
+    with _to_change(data) as found:
+        found.kill(_running(found, number))
     click.echo(f"broker {number} is dead; `tidelog cluster start {number}` brings it back")
 
 
@@ -211,9 +223,8 @@ def kill(number: int, data: Path) -> None:
 @data_option
 def stop(number: int, data: Path) -> None:
     """Stop broker NUMBER cleanly: others lead first what it leads (SIGTERM)."""
-    found = _existing(data)
-    broker = _running(found, number)
-    found.stop([broker])
+    with _to_change(data) as found:
+        found.stop([_running(found, number)])
     click.echo(f"broker {number} is stopped; `tidelog cluster start {number}` brings it back")
 
 
@@ -222,11 +233,11 @@ def stop(number: int, data: Path) -> None:
 @data_option
 def start(number: int, data: Path) -> None:
     """Start broker NUMBER again, with its data."""
-    found = _existing(data)
-    broker = found.broker(number)
-    if found.runs(broker):
-        raise SettingError(f"broker {number} runs already, process {broker.pid}")
-    found.wait_ready(broker, found.launch(broker))
+    with _to_change(data) as found:
+        broker = found.broker(number)
+        if found.runs(broker):
+            raise SettingError(f"broker {number} runs already, process {broker.pid}")
+        found.wait_ready(broker, found.launch(broker))
     click.echo(f"broker {number} is ready on 127.0.0.1:{broker.port}")
 
 
@@ -234,8 +245,8 @@ def start(number: int, data: Path) -> None:
 @data_option
 def down(data: Path) -> None:
     """Stop all brokers cleanly, and ZooKeeper.  The data stays."""
-    found = _existing(data)
-    found.stop_all()
+    with _to_change(data) as found:
+        found.stop_all()
     click.echo(f"stopped: everything is on disk in {data}")
 
 

@@ -3,6 +3,7 @@
 One folder holds everything:
 
     cluster.json              ports and process ids; what `status` goes by
+    cluster.lock              locked while a command changes them
     zookeeper/                the data of ZooKeeper, its configuration and its log
     broker-1.properties       what broker 1 was started with; may be edited between starts
     broker-1/                 its data
@@ -79,23 +80,7 @@ class Processes:
         settings: Mapping[str, str],
     ) -> Processes:
         """A new cluster: ports for everybody, a file of settings for each broker."""
-        Settings.of(settings)  # refuses what is no setting before anything is made
-        for name in _OWN:
-            if name in settings:
-                raise SettingError(f"--set {name}: each broker of a cluster has its own {name}")
         brokers = {i: BrokerProcess(i, port + i - 1) for i in range(1, count + 1)}
-        ports = [b.port for b in brokers.values()]
-        if zookeeper_port in ports:
-            raise SettingError(
-                f"--zookeeper-port {zookeeper_port} is one of the brokers' ports, "
-                f"{ports[0]} to {ports[-1]}: choose another"
-            )
-        taken = [p for p in (zookeeper_port, *ports) if in_use(p)]
-        if taken:
-            raise SettingError(
-                f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
-            )
-        data.mkdir(parents=True, exist_ok=True)
         planned = cls(data, zookeeper_port, 0, brokers)
         replicas = min(count, 3)
         values = {
@@ -109,6 +94,25 @@ class Processes:
             planned._write_properties(broker, values)
         planned.save()
         return planned
+
+    @staticmethod
+    def check(count: int, port: int, zookeeper_port: int, settings: Mapping[str, str]) -> None:
+        """Refuse what can be no cluster, before anything is made."""
+        Settings.of(settings)
+        for name in _OWN:
+            if name in settings:
+                raise SettingError(f"--set {name}: each broker of a cluster has its own {name}")
+        ports = range(port, port + count)
+        if zookeeper_port in ports:
+            raise SettingError(
+                f"--zookeeper-port {zookeeper_port} is one of the brokers' ports, "
+                f"{ports[0]} to {ports[-1]}: choose another"
+            )
+        taken = [p for p in (zookeeper_port, *ports) if in_use(p)]
+        if taken:
+            raise SettingError(
+                f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
+            )
 
     def add(self, count: int) -> list[BrokerProcess]:
         """More brokers, ``count`` in all, with the settings of the first."""
