@@ -16,6 +16,7 @@ from tidelog.testing import LocalCluster
 from tidelog.testing.ports import free_port
 
 PARTITIONS = 3
+PATIENT = {"zookeeper.session.timeout.ms": 30_000}
 LOST, FOUND = "no connection to ZooKeeper", "connected to ZooKeeper again"
 
 
@@ -76,6 +77,24 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             assert f"without moving leaders away: ZooKeeper at {server.connect}" in broker.log
             for noise in ("Connection dropped", "never awaited", "Traceback"):
                 assert noise not in broker.log.partition(LOST)[2], broker.log
+
+
+def test_who_dies_meanwhile_is_noticed_when_it_is_back(new_cluster: Any, tmp_path: Path) -> None:
+    """Nobody waits for the end of a session that ZooKeeper still remembers."""
+    server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
+    with server, new_cluster(settings=PATIENT, zookeeper=server.connect) as cluster:
+        governor = controller(cluster)
+        server.kill()
+        all_have(cluster, LOST, not_since=FOUND)
+        governor.kill()
+        for _ in range(2):  # for longer than those who noticed wait for ZooKeeper
+            refused = run("topics", "create", "x", bootstrap=cluster.bootstrap)
+            assert refused.code == 1, refused.err
+        server.start()
+        server.wait_ready()
+        died = f"broker {governor.broker_id} has died: its port refuses connections"
+        until(lambda: any(died in b.log for b in cluster.running()), "somebody says it", 100)
+        until(lambda: controller(cluster) is not governor, "another takes office", 100)
 
 
 def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path: Path) -> None:

@@ -369,12 +369,17 @@ class Membership:
     async def _has_died(self, info: BrokerInfo) -> None:
         """Take its place in ZooKeeper away, before its session ends."""
         self._vigils.pop((info.broker_id, info.epoch), None)
-        with contextlib.suppress(KeeperError):
+        try:
             found = await self.registry.registration(info.broker_id)
             if found is not None and found[0].epoch == info.epoch:
                 log.info("broker %d has died: its port refuses connections", info.broker_id)
                 await self.registry.forget(info.broker_id, found[1])
             await self._forget_old_office(info.broker_id)
+        except Unreachable:  # it is still to be said when ZooKeeper is back
+            await self._connected.wait()
+            await self._has_died(info)
+        except KeeperError:
+            pass  # its session will end
 
     async def _keep_balance(self, controller: ClusterController) -> None:
         interval = self._settings["leader.imbalance.check.interval.seconds"]
