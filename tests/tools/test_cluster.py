@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,35 @@ def test_from_up_to_down(data: Path) -> None:
     assert again.json["bootstrap"].startswith(bootstrap)
     read = run("consume", "t", "-n", "3", "--from", "start", bootstrap=bootstrap)
     assert sorted(read.lines) == ["a", "b", "c"], read
+    zookeeper_and_a_leader_die(data)
+
+
+def zookeeper_and_a_leader_die(data: Path) -> None:
+    """Nobody decides who leads now: the others go on to name the dead one."""
+    status = run("cluster", "status", "--data", str(data), "--json").json
+    asked = status["brokers"][3]["address"]  # it has no replica of the topic
+
+    def partitions() -> list[Any]:
+        found = run("topics", "describe", "t", "--json", bootstrap=asked)
+        return found.json[0]["partitions"] if found.code == 0 else []
+
+    def settled() -> bool:
+        rows = partitions()
+        return bool(rows) and all(row["leader"] > 0 and len(row["isr"]) == 3 for row in rows)
+
+    until(settled, "all are in sync, and leaders stay", 60)
+    os.kill(status["zookeeper"]["pid"], signal.SIGKILL)
+    _wait_gone(status["zookeeper"]["pid"])
+    dead = partitions()[0]["leader"]
+    killed = run("cluster", "kill", str(dead), "--data", str(data))
+    assert killed.code == 0, killed.err
+    described = run("topics", "describe", "t", bootstrap=asked)
+    assert described.code == 0, described.err
+    (row,) = (line.split() for line in described.lines if line.startswith("          0"))
+    assert (row[1], row[4:]) == (str(dead), ["?"] * 4), described.out
+    assert f"broker {dead} does not answer: offsets and sizes" in described.err
+    (first, *_) = partitions()
+    assert (first["leader"], first["end"], first["bytes"]) == (dead, None, None)
 
 
 def preferred_leaders_come_back(data: Path, bootstrap: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -41,6 +42,7 @@ R = TypeVar("R", bound=Message)
 
 NO_LEADER = -1
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_GREETED_AT_ONCE = 16
 
 # The metadata is out of date: another broker leads now, or will soon.
 LEADER_MOVED = frozenset(
@@ -226,6 +228,30 @@ class Cluster:
         """A connection to a broker for the caller alone, for requests that wait."""
         broker = self._broker(broker_id)
         return self._new_connection(broker.host, broker.port)
+
+    def silent(self, brokers: Iterable[int]) -> set[int]:
+        """Those that do not answer, though others may still name them; all are asked at once."""
+
+        def is_silent(broker_id: int) -> bool:
+            broker = self._brokers.get(broker_id)
+            if broker is None:
+                return True
+            try:
+                Connection(
+                    broker.host,
+                    broker.port,
+                    client_id=self._client_id,
+                    connect_timeout=self._connect_timeout,
+                    timeout=self._connect_timeout,  # who is there answers this as fast
+                ).close()
+            except BrokerUnreachable:
+                return True
+            return False
+
+        asked = sorted(set(brokers))
+        with ThreadPoolExecutor(_GREETED_AT_ONCE) as threads:
+            answers = zip(asked, threads.map(is_silent, asked), strict=True)
+            return {broker_id for broker_id, silent in answers if silent}
 
     def _broker(self, broker_id: int) -> BrokerView:
         broker = self._brokers.get(broker_id)

@@ -29,7 +29,7 @@ from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.in_sync import warn_of_few_replicas
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
-from tidelog.tools.output import complain, show_json, show_table, size_text, warn
+from tidelog.tools.output import complain, note, show_json, show_table, size_text, warn
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reassign import reassign
 from tidelog.wire.uuids import uuid_text
@@ -199,19 +199,22 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     missing: ApiError | None = None
     with connect(bootstrap) as cluster:
         found = cluster.metadata(dict.fromkeys(names) or None).topics
+        shown = [found[name] for name in sorted(found) if names or not found[name].internal]
+        leaders = {part.leader for topic in shown for part in topic.partitions} - {NO_LEADER}
+        silent = cluster.silent(leaders)
         described = []
-        for name in sorted(found):
-            if found[name].internal and not names:
-                continue
+        for topic in shown:
             try:
-                check_topic(found[name])
-                described.append(_describe(cluster, found[name]))
+                check_topic(topic)
+                described.append(_describe(cluster, topic, silent))
             except ApiError as error:
                 missing = missing or error
     if as_json:
         show_json(described)
     else:
         _show_topics(described, bool(missing))
+    for broker in sorted(silent):
+        note(f"broker {broker} does not answer: offsets and sizes of what it leads are not known")
     if missing:
         raise missing  # after what there is
 
@@ -225,15 +228,16 @@ def _show_topics(described: list[dict[str, Any]], missing: bool) -> None:
         click.echo("no topics; make one with `tidelog topics create NAME`")
 
 
-def _describe(cluster: Cluster, topic: TopicView) -> dict[str, Any]:
+def _describe(cluster: Cluster, topic: TopicView, silent: set[int]) -> dict[str, Any]:
     rows = [TopicPartition(topic.name, part.index) for part in topic.partitions]
     led = [
         row
         for row, part in zip(rows, topic.partitions, strict=True)
-        if part.leader != NO_LEADER and not topic.error
+        if part.leader not in (NO_LEADER, *silent) and not topic.error
     ]
     logs = extents(cluster, led)
-    sizes = log_sizes(cluster, rows)
+    leaders = {part.leader for part in topic.partitions} - {NO_LEADER} - silent
+    sizes = log_sizes(cluster, rows, leaders)
     configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
     exact = _counts_records(configs)
     partitions = []
@@ -309,10 +313,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
                 part["leader"] if part["leader"] >= 0 else "none",
                 ",".join(map(str, part["replicas"])),
                 ",".join(map(str, part["isr"])),
-                part["start"],
-                part["end"],
-                part["offsets"],
-                None if part["bytes"] is None else size_text(part["bytes"]),
+                *(["?"] * 4 if _is_silent(part) else _extent_cells(part)),
             )
             for part in parts
         ],
@@ -321,15 +322,28 @@ def _show_topic(topic: dict[str, Any]) -> None:
     )
 
 
+def _is_silent(part: dict[str, Any]) -> bool:
+    """It has a leader, as far as others know, and that one has not answered."""
+    return part["leader"] >= 0 and part["offsets"] is None
+
+
+def _extent_cells(part: dict[str, Any]) -> list[Any]:
+    size = None if part["bytes"] is None else size_text(part["bytes"])
+    return [part["start"], part["end"], part["offsets"], size]
+
+
 def _extent(parts: list[dict[str, Any]], counted: bool) -> str:
     """How much there is, as far as anybody can know: nobody knows of partitions without leader."""
     known = [part for part in parts if part["offsets"] is not None]
+    silent = sum(map(_is_silent, parts))
     if parts and not known:
-        return "offline: how many records it has is unknown"
+        return f"{'' if silent else 'offline: '}how many records it has is unknown"
     records = plural(sum(part["offsets"] for part in known), "record")
     size = size_text(sum(part["bytes"] or 0 for part in known))
-    offline = len(parts) - len(known)
+    offline = len(parts) - len(known) - silent
     beside = f" beside {plural(offline, 'partition')} that are offline" if offline else ""
+    if silent:
+        beside += f" beside {plural(silent, 'partition')} whose leader does not answer"
     return f"{'' if counted else 'up to '}{records}, {size}{beside}"
 
 
