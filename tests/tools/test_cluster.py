@@ -118,6 +118,11 @@ def zookeeper_and_a_leader_die(data: Path) -> None:
     assert f"broker {dead} does not answer: offsets and sizes" in described.err
     (first, *_) = partitions()
     assert (first["leader"], first["end"], first["bytes"]) == (dead, None, None)
+    brokers = run("cluster", "describe", bootstrap=asked)
+    assert f"broker {dead} does not answer: what is shown of it is old" in brokers.err
+    told = run("cluster", "describe", "--json", bootstrap=asked).json["brokers"]
+    (old,) = (row for row in told if row["id"] == dead)
+    assert (old["bytes"], old["answers"]) == (None, False)
 
 
 def preferred_leaders_come_back(data: Path, bootstrap: str) -> None:

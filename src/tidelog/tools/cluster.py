@@ -18,7 +18,7 @@ from tidelog.text import plural
 from tidelog.tools.cluster_lock import locked
 from tidelog.tools.cluster_processes import BrokerProcess, Processes
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import show_json, show_table, size_text
+from tidelog.tools.output import note, show_json, show_table, size_text
 from tidelog.tools.pairs import pairs
 
 PORTS = click.IntRange(1, 65_500)  # room for those that follow
@@ -257,6 +257,9 @@ def describe(bootstrap: str, as_json: bool) -> None:
     """Describe any cluster: brokers, controller, what they lead, disk use."""
     with connect(bootstrap) as asked:
         facts = _describe(asked)
+    for row in facts["brokers"]:
+        if not row["answers"]:
+            note(f"broker {row['id']} does not answer: what is shown of it is old")
     if as_json:
         show_json(facts)
         return
@@ -275,7 +278,7 @@ def describe(bootstrap: str, as_json: bool) -> None:
                 row["rack"],
                 row["leads"],
                 row["replicas"],
-                "" if row["bytes"] is None else size_text(row["bytes"]),
+                "?" if row["bytes"] is None else size_text(row["bytes"]),
                 "yes" if row["id"] == facts["controller"] else "",
             )
             for row in facts["brokers"]
@@ -287,12 +290,13 @@ def describe(bootstrap: str, as_json: bool) -> None:
 def _describe(asked: Cluster) -> dict[str, Any]:
     metadata = asked.metadata()
     partitions = [view for topic in metadata.topics.values() for view in topic.partitions]
+    silent = asked.silent(metadata.brokers)
     rows = []
     for broker in metadata.brokers.values():
-        try:
-            size = sum(row.size for row in log_sizes(asked, brokers=[broker.broker_id]))
-        except ApiError:
-            size = None
+        size = None
+        if broker.broker_id not in silent:
+            with contextlib.suppress(ApiError):
+                size = sum(row.size for row in log_sizes(asked, brokers=[broker.broker_id]))
         rows.append(
             {
                 "id": broker.broker_id,
@@ -301,6 +305,7 @@ def _describe(asked: Cluster) -> dict[str, Any]:
                 "leads": sum(view.leader == broker.broker_id for view in partitions),
                 "replicas": sum(broker.broker_id in view.replicas for view in partitions),
                 "bytes": size,
+                "answers": broker.broker_id not in silent,
             }
         )
     return {
