@@ -304,6 +304,8 @@ def no_plans(bootstrap: str, path: Path) -> None:
         ("", "is not a plan (no JSON at line 1, column 1)"),
         ("[]", 'is not a plan (it has no list "partitions")'),
         ('{"partitions": {}}', 'is not a plan (it has no list "partitions")'),
+        (f'{{"version": 2, "partitions": [{row}]}}', "a plan of version 2: only 1 is known"),
+        ('{"version": 1, "partitions": []}', "has no partitions: there is nothing to move"),
         (f'{{"partitions": [{row}, 7]}}', "number 2 of its partitions should look like"),
         ('{"partitions": [{"topic": "t"}]}', "number 1 of its partitions should look like"),
         (f'{{"partitions": [{row.replace("[1]", "1")}]}}', "should look like"),

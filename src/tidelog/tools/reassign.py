@@ -112,6 +112,11 @@ def _read(path: Path) -> dict[Key, Replicas]:
     rows = found.get("partitions") if isinstance(found, dict) else None
     if not isinstance(rows, list):
         raise SettingError(f'{path} is not a plan (it has no list "partitions"); {advice}')
+    version = found.get("version", 1)
+    if version != 1:
+        raise SettingError(f"{path} is a plan of version {version!r}: only 1 is known; {advice}")
+    if not rows:
+        raise SettingError(f"{path} has no partitions: there is nothing to move")
     moves: dict[Key, Replicas] = {}
     for number, row in enumerate(rows, 1):
         if not _is_move(row):
