@@ -159,6 +159,8 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
         with pytest.raises(ApiError, match="restart the broker") as refused:
             put(partition)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        replicas.log_dirs.failed.clear()  # the disk works, and for others that is enough
+        assert replicas.storage_code(("t", 0)) == ErrorCode.KAFKA_STORAGE_ERROR
 
     asyncio.run(with_broker(tmp_path, scenario))
 
@@ -170,6 +172,25 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
             assert put(partition).base_offset == 1
 
     asyncio.run(afterwards())
+
+
+def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch):
+    """After a flush that failed, the controller is told of a sick disk until one went well."""
+
+    async def scenario(replicas, partition):
+        disk = SlowDisk(monkeypatch)
+        put(partition)
+        put(partition)
+        partition.log.flush_failed = True
+        replicas.flush_later(partition, 0)
+        await until(disk.begun.is_set)
+        assert replicas.storage_code(("t", 0)) == ErrorCode.KAFKA_STORAGE_ERROR
+        partition.log.truncate_to(1)
+        disk.go.set()
+        await until(lambda: not partition.log.flush_failed)
+        assert replicas.storage_code(("t", 0)) == ErrorCode.NONE
+
+    asyncio.run(with_broker(tmp_path, scenario))
 
 
 def test_many_partitions_are_made_in_turns(tmp_path):

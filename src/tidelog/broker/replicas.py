@@ -47,7 +47,7 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.storage_failing: set[str] = set()
-        self.log_dirs = LogDirs(manager.directories)
+        self.log_dirs = LogDirs(manager.directories, clock)
         self._applied = ClusterMetadata()
         # Partitions that should be here: not made yet, or there is no room on the disk.
         self._offline: dict[tuple[str, int], TopicInfo] = {}
@@ -328,10 +328,12 @@ class Replicas:
         partition.log.end_flush(flush, error)
         if error is None:
             partition.flushed()
+            if partition.log.flush_failed and not partition.deleted:
+                self.flush_later(partition, _RETRY_FLUSH_MS)  # it was cut meanwhile
         elif not partition.deleted:
             if not isinstance(error, OSError):
                 log.error("%s: flush failed", partition.log.directory, exc_info=error)
-                error = OSError(errno.EIO, str(error))
+                error = OSError(errno.EINVAL, str(error))  # ours, not the disk's
             self._flush_failed(partition, error)
 
     def _flush_failed(self, partition: Partition, error: OSError) -> None:
@@ -426,12 +428,17 @@ class Replicas:
     def write_failed(self, directory: str, error: OSError) -> None:
         """Records could not be written: in a cluster, others had better lead."""
         self.storage_failed(directory, error)
-        self.log_dirs.write_failed(directory)
+        self.log_dirs.write_failed(directory, error)
 
     def storage_code(self, key: tuple[str, int]) -> ErrorCode:
         """What the controller is to know of the disk under a partition."""
         partition = self.partitions.get(key)
-        if partition is None or self.log_dirs.takes_writes(partition.log.directory):
+        if partition is None:
+            return ErrorCode.NONE
+        # Whatever its directory takes: what is to be on disk is not, and may be lost for good.
+        if partition.log.flush_failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.log_dirs.takes_writes(partition.log.directory):
             return ErrorCode.NONE
         return ErrorCode.KAFKA_STORAGE_ERROR
 
