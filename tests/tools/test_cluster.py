@@ -174,8 +174,11 @@ def a_fourth_broker(data: Path, bootstrap: str) -> None:
 
 def test_a_failed_start_leaves_nothing_running(data: Path) -> None:
     """The broker cannot start: ZooKeeper is stopped again."""
-    made = run("cluster", "up", "--brokers", "1", "--data", str(data), *ports())
+    made = run("cluster", "up", "--brokers", "1", "--data", os.path.relpath(data), *ports())
     assert made.code == 0, made.err
+    status = run("cluster", "status", "--data", str(data), "--json").json
+    assert status["zookeeper"]["running"], "also if the folder is named another way"
+    assert status["brokers"][0]["running"]
     assert run("cluster", "down", "--data", str(data)).code == 0
     with (data / "broker-1.properties").open("a") as file:
         file.write("num.partitions=none\n")

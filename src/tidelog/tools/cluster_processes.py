@@ -152,6 +152,15 @@ class Processes:
     def _properties(self, broker_id: int) -> Path:
         return self.data / f"broker-{broker_id}.properties"
 
+    # Processes are known by these: whole, for another command may name the folder another way.
+
+    def _config(self, broker: BrokerProcess) -> str:
+        return str(self._properties(broker.broker_id).resolve())
+
+    @property
+    def _zookeeper_data(self) -> Path:
+        return (self.data / "zookeeper").resolve()
+
     def log_path(self, broker_id: int) -> Path:
         return self.data / f"broker-{broker_id}.log"
 
@@ -169,18 +178,18 @@ class Processes:
         return found
 
     def runs(self, broker: BrokerProcess) -> bool:
-        return _runs(broker.pid, str(self._properties(broker.broker_id)))
+        return _runs(broker.pid, self._config(broker))
 
     @property
     def zookeeper_runs(self) -> bool:
-        return _runs(self.zookeeper_pid, str(self.data / "zookeeper"))
+        return _runs(self.zookeeper_pid, str(self._zookeeper_data))
 
     # -- starting and stopping ----------------------------------------------------
 
     def start_zookeeper(self) -> None:
         if self.zookeeper_runs:
             return
-        server = ZooKeeperServer(self.data / "zookeeper", self.zookeeper_port)
+        server = ZooKeeperServer(self._zookeeper_data, self.zookeeper_port)
         server.start()
         assert server.process is not None
         self.zookeeper_pid = server.process.pid
@@ -189,8 +198,8 @@ class Processes:
 
     def launch(self, broker: BrokerProcess) -> subprocess.Popen[bytes]:
         """Start a broker that outlives us."""
-        config = str(self._properties(broker.broker_id))
-        command = [sys.executable, "-m", "tidelog", "server", "--json", "--config", config]
+        command = [sys.executable, "-m", "tidelog", "server", "--json"]
+        command += ["--config", self._config(broker)]
         with self.log_path(broker.broker_id).open("ab") as log, self._out(broker).open("wb") as out:
             process = subprocess.Popen(
                 command,
