@@ -111,6 +111,7 @@ def zookeeper_and_a_leader_die(data: Path) -> None:
     dead = partitions()[0]["leader"]
     killed = run("cluster", "kill", str(dead), "--data", str(data))
     assert killed.code == 0, killed.err
+    assert "`tidelog cluster up` brings it back, and ZooKeeper" in killed.out
     described = run("topics", "describe", "t", bootstrap=asked)
     assert described.code == 0, described.err
     (row,) = (line.split() for line in described.lines if line.startswith("          0"))
@@ -123,6 +124,13 @@ def zookeeper_and_a_leader_die(data: Path) -> None:
     told = run("cluster", "describe", "--json", bootstrap=asked).json["brokers"]
     (old,) = (row for row in told if row["id"] == dead)
     assert (old["bytes"], old["answers"]) == (None, False)
+    shown = run("cluster", "status", "--data", str(data)).lines[0]
+    assert shown.endswith("is down; `tidelog cluster up` starts what is down")
+    failed = run("cluster", "start", str(dead), "--data", str(data))
+    assert (failed.code, "`tidelog cluster up` starts it" in failed.err) == (1, True)
+    up = run("cluster", "up", "--data", str(data), "--json")
+    assert up.code == 0, up.err
+    assert all(row["running"] for row in (up.json["zookeeper"], *up.json["brokers"]))
 
 
 def preferred_leaders_come_back(data: Path, bootstrap: str) -> None:

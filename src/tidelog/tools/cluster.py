@@ -137,7 +137,9 @@ def status(data: Path, as_json: bool) -> None:
         show_json(facts)
         return
     keeper = facts["zookeeper"]
-    words = f"runs, process {keeper['pid']}" if keeper["running"] else "is down"
+    words = "is down; `tidelog cluster up` starts what is down"
+    if keeper["running"]:
+        words = f"runs, process {keeper['pid']}"
     click.echo(f"ZooKeeper on port {keeper['port']} {words}")
     show_table(
         ["broker", "address", "state", "process", "controller"],
@@ -167,7 +169,8 @@ def _status(found: Processes) -> dict[str, Any]:
             controller = None
     return {
         "bootstrap": found.bootstrap,
-        "controller": controller if controller is not None and controller >= 0 else None,
+        # Without ZooKeeper the others go on to name one that is dead.
+        "controller": next((b.broker_id for b in running if b.broker_id == controller), None),
         "zookeeper": {
             "connect": f"127.0.0.1:{found.zookeeper_port}",
             "port": found.zookeeper_port,
@@ -208,6 +211,12 @@ def _running(found: Processes, number: int) -> BrokerProcess:
     return broker
 
 
+def _way_back(found: Processes, number: int) -> str:
+    if found.zookeeper_runs:
+        return f"`tidelog cluster start {number}` brings it back"
+    return "`tidelog cluster up` brings it back, and ZooKeeper, which is down"
+
+
 @cluster.command()
 @click.argument("number", type=int)
 @data_option
@@ -215,7 +224,7 @@ def kill(number: int, data: Path) -> None:
     """Kill broker NUMBER as a crash would (kill -9)."""
     with _to_change(data) as found:
         found.kill(_running(found, number))
-    click.echo(f"broker {number} is dead; `tidelog cluster start {number}` brings it back")
+    click.echo(f"broker {number} is dead; {_way_back(found, number)}")
 
 
 @cluster.command()
@@ -225,7 +234,7 @@ def stop(number: int, data: Path) -> None:
     """Stop broker NUMBER cleanly: others lead first what it leads (SIGTERM)."""
     with _to_change(data) as found:
         found.stop([_running(found, number)])
-    click.echo(f"broker {number} is stopped; `tidelog cluster start {number}` brings it back")
+    click.echo(f"broker {number} is stopped; {_way_back(found, number)}")
 
 
 @cluster.command()
@@ -237,6 +246,11 @@ def start(number: int, data: Path) -> None:
         broker = found.broker(number)
         if found.runs(broker):
             raise SettingError(f"broker {number} runs already, process {broker.pid}")
+        if not found.zookeeper_runs:
+            raise SettingError(
+                f"broker {number} needs ZooKeeper, which is down; `tidelog cluster up` starts "
+                "it, and every broker that is down"
+            )
         found.wait_ready(broker, found.launch(broker))
     click.echo(f"broker {number} is ready on 127.0.0.1:{broker.port}")
 
