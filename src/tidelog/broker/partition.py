@@ -153,18 +153,13 @@ class Partition:
         self.wake_all()
 
     def follower_fetched(
-        self,
-        follower: int,
-        offset: int,
-        now_ms: int,
-        log_start_offset: int = -1,
-        broker_epoch: int = -1,
+        self, follower: int, offset: int, now_ms: int, log_start_offset: int = -1
     ) -> None:
         """A follower asks for ``offset``: it has everything below, from its log start on."""
         state = self.in_sync_state
         if not self.leads or state is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not state.fetched(follower, offset, self.log.end_offset, now_ms, broker_epoch):
+        if not state.fetched(follower, offset, self.log.end_offset, now_ms):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if follower in state.isr or state.proposed is not None:
             self._advance_high_watermark()

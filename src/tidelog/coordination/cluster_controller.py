@@ -42,7 +42,6 @@ class IsrChange:
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
-    broker_epochs: Mapping[int, int]  # of those in sync; -1: not known
 
 
 class ClusterController(Moves):
@@ -193,9 +192,6 @@ class ClusterController(Moves):
         fit = self._fit(key)
         if any(b not in fit for b in change.isr if b not in row.isr):
             return ErrorCode.INELIGIBLE_REPLICA
-        now = {b: info.epoch for b, info in self.metadata.brokers.items()}
-        if any(epoch not in (-1, now.get(b)) for b, epoch in change.broker_epochs.items()):
-            return ErrorCode.INELIGIBLE_REPLICA  # restarted since it had everything (KIP-903)
         return ErrorCode.NONE
 
     def _fit(self, key: Key) -> set[int]:

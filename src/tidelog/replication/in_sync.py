@@ -26,7 +26,6 @@ class Follower:
     caught_up_ms: int = 0  # when it had all there was
     fetched_ms: int = 0
     leader_end: int = 0  # at that fetch
-    broker_epoch: int = -1  # at that fetch: a broker that was restarted has another one
     refused_ms: int | None = None  # the fetch after which the controller did not take it
 
 
@@ -45,7 +44,6 @@ class InSync:
         self.isr = tuple(isr)
         self.partition_epoch = partition_epoch
         self.proposed: tuple[int, ...] | None = None
-        self.proposed_epochs: dict[int, int] = {}  # the broker epochs of the followers in it
         # Nobody is late at first: who is in sync has the lag time to show that it is there.
         self.followers = {b: Follower(caught_up_ms=now_ms) for b in replicas if b != leader}
 
@@ -58,20 +56,16 @@ class InSync:
 
     # -- facts ------------------------------------------------------------------
 
-    def fetched(
-        self, follower: int, offset: int, leader_end: int, now_ms: int, broker_epoch: int = -1
-    ) -> bool:
-        """A follower asks for ``offset``; False if it is no replica of this partition, or has
-        been restarted since it asked."""
+    def fetched(self, follower: int, offset: int, leader_end: int, now_ms: int) -> bool:
+        """A follower asks for ``offset``; False if it is no replica of this partition."""
         state = self.followers.get(follower)
-        if state is None or -1 < broker_epoch < state.broker_epoch:
+        if state is None:
             return False
         if offset >= leader_end:
             state.caught_up_ms = now_ms
         elif offset >= state.leader_end and state.fetched_ms:
             state.caught_up_ms = max(state.caught_up_ms, state.fetched_ms)
         state.end_offset = offset
-        state.broker_epoch = broker_epoch
         state.fetched_ms = now_ms
         state.leader_end = leader_end
         return True
@@ -143,11 +137,6 @@ class InSync:
 
     def propose(self, isr: tuple[int, ...]) -> None:
         self.proposed = isr
-        # As they are now, however long the controller takes: a follower that is restarted
-        # meanwhile may come back with less than it has (KIP-903).
-        self.proposed_epochs = {
-            broker: state.broker_epoch for broker, state in self.followers.items() if broker in isr
-        }
 
     def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
         """What the controller says; False if that is no news.
