@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.orders import Orders
@@ -37,6 +37,7 @@ from tidelog.coordination.keeper import (
     SessionEvent,
     Stat,
     Unreachable,
+    Watch,
 )
 from tidelog.coordination.metadata import BrokerInfo
 from tidelog.coordination.partition_states import Key
@@ -288,16 +289,28 @@ class Membership:
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
 
     async def _watch_brokers(self, controller: ClusterController) -> None:
+        async def act(brokers: dict[int, BrokerInfo]) -> None:
+            await controller.brokers_changed(brokers)
+            self._watch_over(brokers)
+
+        await self._watch_in_office(controller, self.registry.brokers, act)
+
+    async def _watch_in_office(
+        self,
+        controller: ClusterController,
+        read: Callable[[Watch], Awaitable[T]],
+        act: Callable[[T], Awaitable[None]],
+    ) -> None:
+        """Read with a watch, act, wait for the watch; whoever cannot do it leaves the office."""
         while controller is self.controller:
             changed = asyncio.Event()
             try:
                 try:
-                    brokers = await self.registry.brokers(changed.set)
+                    found = await read(changed.set)
                 except Unreachable:  # what we know is still right
                     await self._connected.wait()
                     continue
-                await controller.brokers_changed(brokers)
-                self._watch_over(brokers)
+                await act(found)
             except KeeperError as error:
                 log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
                 self.step_down()
@@ -315,23 +328,11 @@ class Membership:
         await patiently(lambda: self.registry.tell_log_dir_event(broker_id))
 
     async def _watch_disks(self, controller: ClusterController, propagation: Propagation) -> None:
-        while controller is self.controller:
-            changed = asyncio.Event()
-            try:
-                for broker_id in await controller.log_dir_events(changed.set):
-                    propagation.ask_again(broker_id)
-            except Unreachable:  # what we know is still right
-                await self._connected.wait()
-                continue
-            except KeeperError as error:
-                log.warning("the controller cannot go on: %s (%s)", error, type(error).__name__)
-                self.step_down()
-                return
-            except Exception:
-                log.exception("the controller cannot go on")
-                self.step_down()
-                return
-            await changed.wait()
+        async def act(brokers: set[int]) -> None:
+            for broker_id in brokers:
+                propagation.ask_again(broker_id)
+
+        await self._watch_in_office(controller, controller.log_dir_events, act)
 
     def _storage_told(self, info: BrokerInfo, failed: set[Key], well: set[Key]) -> None:
         controller = self.controller
