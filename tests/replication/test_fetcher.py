@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
 from tidelog.errors import ErrorCode
 from tidelog.replication import fetcher
-from tidelog.replication.fetcher import LeaderFetcher
+from tidelog.replication.fetcher import Fetchers, LeaderFetcher
 from tidelog.replication.throttle import Throttle
 from tidelog.settings import Settings
 from tidelog.wire.batch import read_header
@@ -43,6 +44,11 @@ class Follower:
         self.metadata = ClusterMetadata(brokers={1: BrokerInfo(1, "localhost", 9092, None)})
         self.known_brokers: dict[int, BrokerInfo] = {}
         self.asked = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
 
     def peer(self, _info: BrokerInfo) -> Follower:
         return self
@@ -162,6 +168,29 @@ def test_closed_while_the_connection_breaks(quick_path: Path, no_sync: None, ste
         fetching.task = None
         gc.collect()
         assert not reported
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_an_order_that_comes_while_the_broker_stops(quick_path: Path, no_sync: None) -> None:
+    """Its logs are about to be closed: nothing is fetched any more."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        fetchers = Fetchers(broker)  # type: ignore[arg-type]
+        fetchers.follow(partition, 1)
+        fetchers.close()
+        fetchers.hold()
+        fetchers.follow(partition, 1)
+        fetchers.release()
+        (task,) = broker.tasks
+        await asyncio.wait({task})
+        assert task.cancelled()
+        fetchers.forget(partition)  # and is not missed
         world.close()
 
     asyncio.run(run())

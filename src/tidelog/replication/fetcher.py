@@ -68,6 +68,7 @@ class Fetchers:
         self._by_leader: dict[int, LeaderFetcher] = {}
         self._leader_of: dict[Key, int] = {}
         self._held = False
+        self._closed = False
 
     def hold(self) -> None:
         """Many partitions come one after the other: new ones break off no fetch until
@@ -81,6 +82,8 @@ class Fetchers:
 
     def follow(self, partition: Partition, leader: int) -> None:
         """Fetch this partition from ``leader``, from now on."""
+        if self._closed:
+            return  # a late order, while the broker stops
         key = (partition.topic_id, partition.index)
         before = self._leader_of.get(key)
         if before is not None and before != leader:
@@ -107,6 +110,8 @@ class Fetchers:
             fetcher.close()
 
     def close(self) -> None:
+        """Fetch nothing any more, whatever is ordered."""
+        self._closed = True
         for fetcher in self._by_leader.values():
             fetcher.close()
         self._by_leader.clear()
