@@ -41,6 +41,7 @@ class Listener:
         self.heard: list[Message] = []
         self.fail: type[Message] | None = None
         self.full_disk = False
+        self.refuses = False
         self.tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -59,6 +60,8 @@ class Listener:
             self.fail = None
             raise BrokerUnreachable("the connection broke")
         self.heard.append(request)
+        if self.refuses:
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, topics=[])
         if isinstance(request, StopReplicaRequest):
             return StopReplicaResponse(error_code=0, partition_errors=[])
         if isinstance(request, UpdateMetadataRequest):
@@ -157,6 +160,21 @@ def test_everybody_is_told() -> None:
         controller.publish(ALONE.with_topic(topic(NEW)))
         await controller.told()
         assert listener.count(UpdateMetadataRequest) == 2
+
+    with_channel(body)
+
+
+def test_nobody_waits_for_a_broker_that_refuses() -> None:
+    """It knows a later controller, and hears from that one; we may be about to stop."""
+
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.refuses = True
+        controller.publish(ALONE.with_topic(topic(NEW)))
+        await wait_for(listener.tasks[0].done)
+        controller.publish(ALONE)
+        async with asyncio.timeout(60):
+            await controller.told()
+        listener.tasks.clear()
 
     with_channel(body)
 

@@ -86,13 +86,14 @@ class Channel:
         self._deleted: dict[str, TopicInfo] = {}
         self._news = asyncio.Event()
         self._sending = False
+        self._refused = False  # it hears nothing from us any more
         self._complained = False
         self._failed: set[Key] = set()  # to be told again, when the timer fires
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def busy(self) -> bool:
-        return self._sending or self._news.is_set()
+        return not self._refused and (self._sending or self._news.is_set())
 
     def note(
         self,
@@ -151,6 +152,7 @@ class Channel:
                 self._complained = False
             except _Refused as error:
                 log.warning("%s", error)
+                self._refused = True
                 return  # it knows a later controller, or is a later broker
             except (BrokerUnreachable, KeeperError) as error:
                 self._stop = {**stop, **self._stop}
