@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,10 @@ def result(current: dict[Key, tuple[int, ...]], brokers: list[int]) -> dict[Key,
     return {**current, **plan(current, brokers)}
 
 
+def leads(rows: dict[Key, tuple[int, ...]], brokers: list[int]) -> list[int]:
+    return [sum(row[0] == broker for row in rows.values()) for broker in brokers]
+
+
 def test_nothing_to_do() -> None:
     assert plan(placed(12, 3, [1, 2, 3]), [1, 2, 3]) == {}
 
@@ -32,8 +38,35 @@ def test_a_broker_is_added() -> None:
     assert counts == [6, 6, 6, 6]
     moved = sum(len(set(after[key]) - set(before[key])) for key in before)
     assert moved == 6, "not one more than the new broker's share"
-    leaders = [row[0] for row in after.values()]
-    assert max(map(leaders.count, leaders)) <= 4
+    assert leads(after, [1, 2, 3, 4]) == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_new_broker_leads_its_share(factor: int) -> None:
+    """Also where nobody else has more than the share, rounded up."""
+    after = result(placed(6, factor, [1, 2, 3]), [1, 2, 3, 4])
+    assert sorted(leads(after, [1, 2, 3, 4])) == [1, 1, 2, 2]
+
+
+def test_of_each_topic_a_share() -> None:
+    before = {
+        (name, i): tuple(row)
+        for name, count in (("__consumer_offsets", 50), ("orders", 6))
+        for i, row in enumerate(spread(count, 3, [1, 2, 3]))
+    }
+    after = result(before, [1, 2, 3, 4])
+    moved = Counter(name for name, i in before if 4 in after[name, i])
+    assert (moved["orders"], moved.total()) == (5, 42)
+    orders = {key: row for key, row in after.items() if key[0] == "orders"}
+    assert sorted(leads(orders, [1, 2, 3, 4])) == [1, 1, 2, 2]
+
+
+def test_the_lead_is_handed_on() -> None:
+    """1 leads too many and 4 too few, and they have nothing in common."""
+    before = {("t", 0): (1, 2), ("t", 1): (1, 3), ("t", 2): (2, 4), ("t", 3): (3, 4)}
+    after = result(before, [1, 2, 3, 4])
+    assert leads(after, [1, 2, 3, 4]) == [1, 1, 1, 1]
+    assert all(set(after[key]) == set(before[key]) for key in before), "only the order changes"
 
 
 def test_a_broker_goes() -> None:
@@ -67,6 +100,9 @@ def test_any_plan(
         assert set(row) <= set(after)
         kept = len({rack_of[b] for b in current[key] if b in after})
         assert len({rack_of[b] for b in row}) >= kept, "no rack is given up"
+    if racks == 1:
+        counts = leads(planned, after)
+        assert max(counts) - min(counts) <= 1, "everybody leads as many"
 
 
 def test_what_is_missing_is_filled_up() -> None:

@@ -5,6 +5,7 @@ For ``tidelog topics reassign``: after brokers were added, or before some are ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.coordination.topics import spread
@@ -23,8 +24,8 @@ def plan(
 
     A replica stays where it is, unless its broker is not among ``brokers`` or has more than
     its share.  Replicas of a partition are on different brokers, and in as many racks as before
-    or more where that is possible.  The first replica is the preferred leader: these are spread
-    too, by changing the order.
+    or more where that is possible.  The first replica is the preferred leader: every broker has
+    its share of these too, by changing the order, which copies nothing.
     """
     racks = racks or {}
     for key, replicas in current.items():
@@ -38,7 +39,7 @@ def plan(
         for broker in replicas:
             if broker in load:
                 load[broker] += 1
-    after = {key: list(replicas) for key, replicas in sorted(current.items())}
+    after = {key: list(current[key]) for key in _mixed(current)}
     for replicas_now in after.values():
         for i, broker in enumerate(replicas_now):
             if broker not in load:
@@ -47,7 +48,14 @@ def plan(
                 load[new] += 1
     _level(after, load, racks)
     _spread_leaders(after, load)
-    return {key: tuple(row) for key, row in after.items() if tuple(row) != current[key]}
+    return {key: tuple(row) for key, row in sorted(after.items()) if tuple(row) != current[key]}
+
+
+def _mixed(keys: Collection[Key]) -> list[Key]:
+    """In an order whose every part has its share of each topic: what comes first is moved first,
+    and a new broker shall not get one topic only."""
+    counts = Counter(name for name, _ in keys)
+    return sorted(keys, key=lambda key: (key[1] / counts[key[0]], key))
 
 
 def _best(
@@ -83,19 +91,38 @@ def _level(
 
 
 def _spread_leaders(after: Mapping[Key, list[int]], load: Mapping[int, int]) -> None:
-    """Let somebody else come first where one would lead more than its share."""
-    leads = dict.fromkeys(load, 0)
-    for replicas in after.values():
-        leads[replicas[0]] += 1
-    share = -(-len(after) // max(len(load), 1))
-    for replicas in after.values():
-        if leads[replicas[0]] > share:
-            least = min(replicas, key=lambda b: (leads[b], b))
-            if leads[least] < share:
-                leads[replicas[0]] -= 1
-                leads[least] += 1
-                replicas.remove(least)
-                replicas.insert(0, least)
+    """Let others come first, until nobody leads two more than one who could take over from it."""
+    led: dict[int, list[Key]] = {broker: [] for broker in load}
+    for key, replicas in after.items():
+        led[replicas[0]].append(key)
+    while chain := _chain(after, led):
+        for key, taker in chain:
+            replicas = after[key]
+            led[replicas[0]].remove(key)
+            led[taker].append(key)
+            replicas.remove(taker)
+            replicas.insert(0, taker)
+
+
+def _chain(after: Mapping[Key, list[int]], led: Mapping[int, list[Key]]) -> list[tuple[Key, int]]:
+    """How who leads most gives one to who leads least: which partitions get which leader.
+
+    The two may have no partition in common: then others between them take one and give one.
+    """
+    for giver in sorted(led, key=lambda b: (-len(led[b]), b)):
+        ways: dict[int, list[tuple[Key, int]]] = {giver: []}
+        for broker in (queue := [giver]):
+            for key in led[broker]:
+                for taker in after[key][1:]:
+                    if taker not in ways:
+                        ways[taker] = [*ways[broker], (key, taker)]
+                        queue.append(taker)
+                if len(ways) == len(led):
+                    break
+        taker = min(ways, key=lambda b: (len(led[b]), len(ways[b]), b))
+        if len(led[taker]) < len(led[giver]) - 1:
+            return ways[taker]
+    return []
 
 
 def fill_up(

@@ -11,6 +11,7 @@ sets it on the brokers and topics of the moves, --verify takes it away when noth
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,24 @@ def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
             message = f"there is no broker {unknown[0]}; there are {sorted(metadata.brokers)}"
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     racks = {broker.broker_id: broker.rack for broker in metadata.brokers.values()}
-    moves = plan(_current(metadata), chosen, racks)
+    current = _current(metadata)
+    moves = plan(current, chosen, racks)
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}
         for (name, index), replicas in moves.items()
     ]
     click.echo(json.dumps({"version": 1, "partitions": rows}, indent=2))
-    note(f"{plural(len(rows), 'partition')} to move" if rows else "nothing has to move")
+    note(_summary(current, moves))
+
+
+def _summary(current: Mapping[Key, Replicas], moves: Mapping[Key, Replicas]) -> str:
+    if not moves:
+        return "nothing has to move"
+    copied = sum(bool(set(replicas) - set(current[key])) for key, replicas in moves.items())
+    text = f"{plural(copied, 'partition')} to move"
+    if copied < len(moves):
+        text += f", {len(moves) - copied} only to be led by another of their replicas"
+    return text
 
 
 def _current(metadata: Metadata) -> dict[Key, Replicas]:
