@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cluster_support import create_topic, everybody_knows, leaders, move_leaders
-from raw_client import RawClient, batch_of
+from raw_client import RawClient, batch_of, now_ms
 from waiting import until
 
+from tidelog.broker.broker import Broker
+from tidelog.coordination.metadata import BrokerInfo, PartitionInfo
 from tidelog.errors import ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -19,7 +25,9 @@ from tidelog.wire.messages.delete_records import (
 )
 
 
-def delete(leader: ClusterBroker, offset: int, timeout_ms: int) -> DeleteRecordsPartitionResult:
+def delete(
+    leader: ClusterBroker | Broker, offset: int, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
     row = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name="t", partitions=[row])
     with RawClient(leader.port, timeout=100) as client:
@@ -77,3 +85,28 @@ def test_the_answer_waits_for_the_followers(new_cluster: Any) -> None:
 
         until(deleted, "the new leader deletes", 100)
         assert [log_start(broker) for broker in cluster.brokers.values()] == [10, 10, 10]
+
+
+def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
+    """Nobody waits for it any longer, though nothing is heard from any other."""
+
+    async def go() -> None:
+        async with Broker(
+            {"broker.id": 1, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        ) as leader:
+            await leader.controller.create_topic(NewTopic("t"))
+            partition = leader.replicas.partitions["t", 0]
+            partition.lead(PartitionInfo(1, 0, (1, 2), (1,)), 1, now_ms())
+            partition.append(memoryview(bytearray(batch_of(*[b"x"] * 10))), 9, now_ms())
+            alone = leader.metadata
+            both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
+            leader.publish(replace(alone, brokers=both))
+            answer = asyncio.create_task(asyncio.to_thread(delete, leader, 3, 600_000))
+            async with asyncio.timeout(60):
+                while not partition._waiting:
+                    await asyncio.sleep(0.005)
+            leader.publish(alone)
+            done = await answer
+            assert (done.error_code, done.low_watermark) == (0, 3)
+
+    asyncio.run(go())

@@ -376,6 +376,9 @@ class Broker:
         else:
             self._apply_configs(before, metadata)
         self.groups.apply(metadata)
+        if metadata.brokers.keys() != before.brokers.keys():
+            for partition in list(self.replicas.partitions.values()):
+                partition.wake()  # nobody waits for a replica on a dead broker
         waiters, self._metadata_waiters = self._metadata_waiters, []
         for future in waiters:
             if not future.done():
