@@ -1,17 +1,29 @@
-"""Orders of the controller that are not for this broker."""
+"""Orders of the controller: not for this broker, or about topics that come and go."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidelog.broker.channel import DELETED, FULL, INCREMENTAL
 from tidelog.broker.orders import Orders
+from tidelog.clock import FakeClock
+from tidelog.coordination import paths
+from tidelog.coordination.embedded import EmbeddedKeeper
+from tidelog.coordination.keeper import Delete
+from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.registry import Registry
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.wire.messages.stop_replica import StopReplicaRequest
-from tidelog.wire.messages.update_metadata import UpdateMetadataRequest
+from tidelog.wire.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +44,83 @@ def test_an_order_for_an_earlier_life(kind: Any) -> None:
         return await answer
 
     assert asyncio.run(go()).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+class Listener:
+    """The broker that gets the orders, as far as its metadata go."""
+
+    def __init__(self) -> None:
+        self.metadata = ClusterMetadata()
+
+    def publish(self, metadata: ClusterMetadata) -> None:
+        self.metadata = metadata
+
+
+def told(topics: dict[str, int], kind: int = INCREMENTAL) -> UpdateMetadataRequest:
+    """These topics have this leader."""
+    states = [
+        UpdateMetadataTopicState(
+            topic_name=name,
+            topic_id=bytes(16),
+            partition_states=[
+                UpdateMetadataPartitionState(
+                    partition_index=0,
+                    controller_epoch=1,
+                    leader=leader,
+                    leader_epoch=0,
+                    isr=[1],
+                    zk_version=0,
+                    replicas=[1],
+                    offline_replicas=[],
+                )
+            ],
+        )
+        for name, leader in topics.items()
+    ]
+    return UpdateMetadataRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=1,
+        type=kind,
+        topic_states=states,
+        live_brokers=[],
+    )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "its settings are changed",
+        "it was never told of",
+        "another controller tells of the others",
+    ],
+)
+def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> None:
+    """What is remembered of the deleted one is not taken for the settings of the new one."""
+    path = paths.topic_config("t")
+
+    async def go() -> None:
+        broker = Listener()
+        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+        registry = Registry(keeper, FakeClock())
+        await registry.make_paths()
+        orders = Orders(broker, registry)  # type: ignore[arg-type]
+        orders.registered(1)
+        await orders.update_metadata(told({"other": 1}))
+        await registry.write_config(path, {"retention.ms": "1"}, tell=False)
+        await orders.config_changed("topics/t")
+        assert orders.topic_configs["t"] == {"retention.ms": "1"}
+        await keeper.multi([Delete(path)])
+        if how == "its settings are changed":
+            await orders.config_changed("topics/t")
+        elif how == "it was never told of":
+            await orders.update_metadata(told({"t": DELETED}))
+        else:
+            await orders.update_metadata(told({"other": 1}, FULL))
+        assert orders.topic_configs.keys() == {"other"}
+        await registry.write_config(path, {"retention.ms": "2"}, tell=False)
+        await orders.update_metadata(told({"t": 1}))
+        assert broker.metadata.topics["t"].config == {"retention.ms": "2"}
+        await keeper.close()
+
+    asyncio.run(go())

@@ -191,7 +191,7 @@ class Orders:
                 name = state.topic_name
                 known = topics.get(name) or before.topics.get(name)
                 if any(row.leader == DELETED for row in state.partition_states):
-                    if known is not None and known.topic_id == state.topic_id:
+                    if known is None or known.topic_id == state.topic_id:
                         topics.pop(name, None)
                         self.topic_configs.pop(name, None)
                     continue
@@ -204,6 +204,7 @@ class Orders:
                 return UpdateMetadataResponse(error_code=0)  # nobody is shown half of it
             if whole:
                 self._topics = {}
+                self.topic_configs = {n: c for n, c in self.topic_configs.items() if n in topics}
             brokers = {
                 row.id: BrokerInfo(
                     row.id, row.endpoints[0].host or None, row.endpoints[0].port, row.rack
@@ -222,8 +223,11 @@ class Orders:
             metadata = self._broker.metadata
             if kind == "topics":
                 config = await self._registry.config(paths.topic_config(name))
-                self.topic_configs[name] = config
                 topic = metadata.topics.get(name)
+                if config or topic is not None:
+                    self.topic_configs[name] = config
+                else:  # it is deleted; the next one of this name has settings of its own
+                    self.topic_configs.pop(name, None)
                 if topic is not None:
                     self._broker.publish(metadata.with_topic(replace(topic, config=config)))
             elif kind == "brokers":
