@@ -525,8 +525,10 @@ def test_notes_of_log_directories(tmp_path: Path) -> None:
     async def work(office: Office) -> None:
         for broker_id in (2, 3, 2):
             await office.registry.tell_log_dir_event(broker_id)
-        assert await office.controller.log_dir_events(lambda: None) == {2, 3}
-        assert await office.controller.log_dir_events(lambda: None) == set(), "read once"
+        brokers, notes = await office.registry.log_dir_events(lambda: None)
+        assert (brokers, len(notes)) == ({2, 3}, 3)
+        await office.controller.log_dir_events_taken(notes)
+        assert await office.registry.log_dir_events(lambda: None) == (set(), [])
 
     in_office(tmp_path, work)
 
@@ -610,7 +612,7 @@ def test_notes_that_make_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             await office.keeper.multi([Create(paths.LOG_DIR_EVENT, data, sequential=True)])
         changes = await office.registry.config_changes("")
         assert list(changes.values()) == ["topics/old"]
-        assert await office.controller.log_dir_events(lambda: None) == {3}
+        assert (await office.registry.log_dir_events(lambda: None))[0] == {3}
         assert caplog.text.count("makes no sense") == 5
 
     in_office(tmp_path, work)

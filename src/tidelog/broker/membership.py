@@ -328,11 +328,13 @@ class Membership:
         await patiently(lambda: self.registry.tell_log_dir_event(broker_id))
 
     async def _watch_disks(self, controller: ClusterController, propagation: Propagation) -> None:
-        async def act(brokers: set[int]) -> None:
+        async def act(found: tuple[set[int], list[str]]) -> None:
+            brokers, notes = found
             for broker_id in brokers:
                 propagation.ask_again(broker_id)
+            await controller.log_dir_events_taken(notes)
 
-        await self._watch_in_office(controller, controller.log_dir_events, act)
+        await self._watch_in_office(controller, self.registry.log_dir_events, act)
 
     def _storage_told(self, info: BrokerInfo, failed: set[Key], well: set[Key]) -> None:
         controller = self.controller

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from tidelog.coordination import elections, paths
 from tidelog.coordination.elections import NOBODY
-from tidelog.coordination.keeper import Delete, Watch
+from tidelog.coordination.keeper import Delete
 from tidelog.coordination.metadata import (
     BrokerInfo,
     ClusterMetadata,
@@ -231,11 +231,9 @@ class ClusterController(Moves):
 
     # -- disks ----------------------------------------------------------------------
 
-    async def log_dir_events(self, watch: Watch) -> set[int]:
-        """Brokers that have news of their log directories; the notes are then read."""
-        brokers, notes = await self._registry.log_dir_events(watch)
+    async def log_dir_events_taken(self, notes: Iterable[str]) -> None:
+        """Notes of log directories have been acted on: nobody need read them again."""
         await self._write_in_parts([Delete(note) for note in notes])
-        return brokers
 
     def storage_news(self, broker: BrokerInfo, failed: set[Key], well: set[Key]) -> bool:
         """Is it another answer than we know already?"""
