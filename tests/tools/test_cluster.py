@@ -341,10 +341,11 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     row = {"topic": "big", "partition": 0, "replicas": [2]}
     moves.write_text(json.dumps({"version": 1, "partitions": [row]}))
 
-    def begin(rate: int) -> None:
-        options = ["--run", str(moves), "--throttle", str(rate)]
-        begun = run("topics", "reassign", *options, bootstrap=bootstrap)
+    def begin(rate: int | None = None) -> str:
+        options = [] if rate is None else ["--throttle", str(rate)]
+        begun = run("topics", "reassign", "--run", str(moves), *options, bootstrap=bootstrap)
         assert begun.code == 0, begun.err
+        return begun.err
 
     def own(kind: str, name: str) -> dict[str, str]:
         (found,) = run("configs", "describe", kind, name, "--json", bootstrap=bootstrap).json
@@ -368,6 +369,7 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     moving = run(*verify, bootstrap=bootstrap)
     assert (moving.code, "moving" in moving.out) == (1, True)
     assert copied() < len(text) / 2  # a fetch has a mebibyte
+    assert "an earlier --throttle still holds: at most 1 B a second; --run" in begin()
     begin(2)  # another rate while it moves
     until(lambda: own("--broker", "2") == dict.fromkeys(rates, "2"), "the new rate is known")
     assert own("--topic", "big") == replicas

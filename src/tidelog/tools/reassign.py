@@ -23,8 +23,8 @@ from tidelog.coordination.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain, note, show_json, show_table, size_text
-from tidelog.tools.reassign_throttle import remove_throttle, set_throttle
+from tidelog.tools.output import complain, note, show_json, show_table, size_text, warn
+from tidelog.tools.reassign_throttle import rates_in_force, remove_throttle, set_throttle
 
 
 @click.command()
@@ -186,10 +186,21 @@ def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_
         click.echo(already)
         if throttle is not None and left:
             note(f"at most {size_text(throttle)} a second; --verify takes that away at the end")
+    if throttle is None and len(left) > len(failed):
+        _warn_of_throttle(rates_in_force(cluster, left.keys() - failed.keys()))
     for (name, index), error in failed.items():
         complain(f"{name}-{index}: {error.message}")
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def _warn_of_throttle(rates: list[int]) -> None:
+    if rates:
+        limit = " to ".join(dict.fromkeys(map(size_text, (rates[0], rates[-1]))))
+        warn(
+            f"an earlier --throttle still holds: at most {limit} a second; --run with --throttle "
+            "changes it, --verify takes it away when nothing moves any more"
+        )
 
 
 def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:

@@ -5,11 +5,13 @@ Kafka's tool sets and removes the same ones, so that either may finish what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
 
 from tidelog.client import admin
-from tidelog.client.admin import Change, Resource
+from tidelog.client.admin import Change, ConfigEntry, Resource
 from tidelog.client.cluster import Cluster
+from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.placement import Key, Replicas
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.replication.throttle import (
@@ -63,6 +65,19 @@ def _until_known(cluster: Cluster, broker: int, topic: str, values: Mapping[str,
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"broker {broker} does not hear of the throttle")
 
 
+def rates_in_force(cluster: Cluster, moves: Iterable[Key]) -> list[int]:
+    """The limits, in bytes a second, that an earlier run has set and that hold for these moves."""
+    topics = sorted({name for name, _ in moves})
+    if not any(_own(cluster, Resource.TOPIC, name, "topic", _REPLICAS) for name in topics):
+        return []
+    found: set[int] = set()
+    for broker in sorted(cluster.metadata([]).brokers):
+        with contextlib.suppress(BrokerUnreachable):  # who is down copies nothing
+            rows = _own(cluster, Resource.BROKER, str(broker), "broker", _RATES)
+            found.update(int(row.value) for row in rows if row.value)
+    return sorted(found)
+
+
 def remove_throttle(cluster: Cluster, topics: Iterable[str]) -> bool:
     """Remove what :func:`set_throttle` has set; False if there was nothing."""
     found = [_remove(cluster, Resource.TOPIC, name, "topic", _REPLICAS) for name in topics]
@@ -72,10 +87,16 @@ def remove_throttle(cluster: Cluster, topics: Iterable[str]) -> bool:
 
 
 def _remove(
-    cluster: Cluster, kind: Resource, name: str, source: str, settings: Iterable[str]
+    cluster: Cluster, kind: Resource, name: str, source: str, settings: Collection[str]
 ) -> bool:
-    rows = admin.describe_configs(cluster, kind, name)
-    own = [row.name for row in rows if row.name in settings and row.source == source]
+    own = [row.name for row in _own(cluster, kind, name, source, settings)]
     if own:
         admin.alter_configs(cluster, kind, name, [(Change.DELETE, one, None) for one in own])
     return bool(own)
+
+
+def _own(
+    cluster: Cluster, kind: Resource, name: str, source: str, settings: Collection[str]
+) -> list[ConfigEntry]:
+    rows = admin.describe_configs(cluster, kind, name)
+    return [row for row in rows if row.name in settings and row.source == source]
