@@ -369,6 +369,10 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     moving = run(*verify, bootstrap=bootstrap)
     assert (moving.code, "moving" in moving.out) == (1, True)
     assert copied() < len(text) / 2  # a fetch has a mebibyte
+    plan = run("topics", "reassign", "--plan", bootstrap=bootstrap)
+    assert "1 move under way (big-0), which the plan takes as done" in plan.err
+    rows = [row["replicas"] for row in plan.json["partitions"] if row["topic"] == "big"]
+    assert all(len(replicas) == 1 for replicas in rows), "it keeps its one replica"
     assert "an earlier --throttle still holds: at most 1 B a second; --run" in begin()
     begin(2)  # another rate while it moves
     until(lambda: own("--broker", "2") == dict.fromkeys(rates, "2"), "the new rate is known")

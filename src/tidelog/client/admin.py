@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.connection import CannotConnect
@@ -235,8 +235,21 @@ def reassign(
     }
 
 
-def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
-    """The partitions whose replicas are on the move, with the brokers that get them."""
+class Move(NamedTuple):
+    """A partition whose replicas are on the move: old and new ones, side by side."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when the move has ended."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+
+def reassignments(cluster: Cluster) -> dict[tuple[str, int], Move]:
+    """The partitions whose replicas are on the move."""
     response = _ask_controller(
         cluster,
         ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS),
@@ -246,7 +259,9 @@ def reassignments(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
     if response.error_code:
         raise error_of(response.error_code, response.error_message)
     return {
-        (topic.name, row.partition_index): tuple(row.adding_replicas)
+        (topic.name, row.partition_index): Move(
+            tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
+        )
         for topic in response.topics
         for row in topic.partitions
     }

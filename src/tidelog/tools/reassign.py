@@ -11,7 +11,7 @@ sets it on the brokers and topics of the moves, --verify takes it away when noth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import complain, note, show_json, show_table, size_text, warn
 from tidelog.tools.reassign_throttle import rates_in_force, remove_throttle, set_throttle
+
+_SHOWN_MOVES = 5
 
 
 @click.command()
@@ -69,6 +71,7 @@ def reassign(
 
 
 def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
+    under_way = admin.reassignments(cluster)
     metadata = cluster.metadata(list(names) or None)
     for name in names:
         check_topic(metadata.topics[name])
@@ -84,13 +87,24 @@ def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     racks = {broker.broker_id: broker.rack for broker in metadata.brokers.values()}
     current = _current(metadata)
+    running = {key: move.target for key, move in under_way.items() if key in current}
+    current.update(running)  # who comes and who goes are both among the replicas meanwhile
     moves = plan(current, chosen, racks)
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}
         for (name, index), replicas in moves.items()
     ]
     click.echo(json.dumps({"version": 1, "partitions": rows}, indent=2))
+    if running:
+        note(f"{_are_running(running)}, which the plan takes as done")
     note(_summary(current, moves))
+
+
+def _are_running(moves: Collection[Key]) -> str:
+    shown = ", ".join(f"{name}-{i}" for name, i in sorted(moves)[:_SHOWN_MOVES])
+    rest = len(moves) - _SHOWN_MOVES
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{plural(len(moves), 'move')} under way ({shown}{more})"
 
 
 def _summary(current: Mapping[Key, Replicas], moves: Mapping[Key, Replicas]) -> str:
@@ -99,7 +113,7 @@ def _summary(current: Mapping[Key, Replicas], moves: Mapping[Key, Replicas]) -> 
     copied = sum(bool(set(replicas) - set(current[key])) for key, replicas in moves.items())
     text = f"{plural(copied, 'partition')} to move"
     if copied < len(moves):
-        text += f", {len(moves) - copied} only to be led by another of their replicas"
+        text += f"; in {len(moves) - copied} only the order changes, that is who leads"
     return text
 
 
@@ -160,7 +174,9 @@ def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_
     left = {key: to for key, to in moves.items() if key not in done}
     if throttle is not None:
         have = {
-            key: tuple(broker for broker in replicas if broker not in under_way.get(key, ()))
+            key: tuple(
+                b for b in replicas if key not in under_way or b not in under_way[key].adding
+            )
             for key, replicas in current.items()
         }
         set_throttle(cluster, have, left, throttle)
