@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -132,6 +134,14 @@ def move_leaders(cluster: LocalCluster, topic: str) -> None:
         return leaders(asked, topic) == {index: nodes[0] for index, nodes in wanted.items()}
 
     until(moved, "the leaders have moved", 100)
+
+
+def kill_at_once(cluster: LocalCluster) -> None:
+    """kill -9 of all brokers: none lives to see another die."""
+    for broker in cluster.running():
+        os.kill(broker.pid, signal.SIGKILL)
+    for broker in cluster.brokers.values():
+        broker.kill()
 
 
 def everybody_knows(cluster: LocalCluster, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from cluster_support import (
     create_topic,
     everybody_knows,
     in_sync,
+    kill_at_once,
     leaders,
     metadata,
 )
@@ -83,11 +83,7 @@ def test_all_die_at_once(own_cluster: LocalCluster) -> None:
     ):
         load.more(1000)
         committer.more()
-        for broker in cluster.brokers.values():
-            assert broker.process is not None
-            broker.process.send_signal(signal.SIGKILL)
-        for broker in cluster.brokers.values():
-            broker.kill()
+        kill_at_once(cluster)
         for broker in cluster.brokers.values():
             broker.launch()
         for broker in cluster.brokers.values():

@@ -3,144 +3,47 @@
     ./dev soak --minutes 10
     ./dev soak --minutes 10 --seed 7
 
-Every few seconds something happens: a broker, the controller or all of them are killed, frozen
-for longer than their session, or restarted one by one; a broker can write to its disk no longer,
-or finds its logs damaged; ZooKeeper is restarted; all leaders move, many times in a row.
-Producers are idempotent and wait for all replicas in sync; a group reads and commits.  After each
-event the group must have what it was told is committed.  After each round everything that was
-acknowledged must be there, once and in order, and the replicas must have the same bytes.
+Every few seconds something happens, see ``cluster_faults``: all of it in a random order, then again
+in another.  Producers are idempotent and wait for all replicas in sync; a group reads and commits.
+After each fault the group must have what it was told is committed.  After each round of four
+everything that was acknowledged must be there, once and in order, and the replicas must have the
+same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
-import resource
+import shutil
 import sys
+import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from cluster.test_failover import back_in_sync, damage_log, same_logs
-from cluster_support import (
-    Load,
-    controller,
-    create_topic,
-    everybody_knows,
-    leaders,
-    move_leaders,
-    without,
-)
+from cluster.test_failover import back_in_sync, same_logs
+from cluster_support import Load, create_topic, everybody_knows
 from commit_checker import Committer
-from waiting import until
+from cut_network import CutNetwork
+from faults.cluster_faults import FAULTS, LAG_MS, PARTITIONS, SESSION_MS, Scene
 
 from tidelog.testing import LocalCluster
 
-PARTITIONS = 6
 SETTINGS = {
-    "zookeeper.session.timeout.ms": 4000,
-    "replica.lag.time.max.ms": 4000,
+    "zookeeper.session.timeout.ms": SESSION_MS,
+    "replica.lag.time.max.ms": LAG_MS,
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
 }
+IN_A_ROUND = 4
 
 
-def kill_leader(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    known = leaders(next(cluster.running()), topic)
-    kill(cluster, known[chance.randrange(PARTITIONS)])
-
-
-def kill_controller(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    kill(cluster, controller(cluster).broker_id)
-
-
-def kill(cluster: LocalCluster, broker_id: int) -> None:
-    if broker_id in cluster.brokers:
-        cluster.brokers[broker_id].kill()
-        cluster.brokers[broker_id].start()
-
-
-def kill_all(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    for broker in cluster.brokers.values():
-        broker.kill()
-    for broker in cluster.brokers.values():
-        broker.launch()
-    for broker in cluster.brokers.values():
-        broker.wait_ready()
-
-
-def freeze(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    victim = cluster.brokers[chance.choice(list(cluster.brokers))]
-    others = [b for b in cluster.brokers.values() if b is not victim]
-    victim.freeze()
-    try:
-        until(
-            lambda: victim.broker_id not in leaders(others[0], topic).values(),
-            "others lead",
-            60,
-        )
-    finally:
-        victim.thaw()
-
-
-def restart_each(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    for broker in cluster.brokers.values():
-        assert broker.stop() == 0
-        broker.start()
-        back_in_sync(cluster, topic)
-
-
-def full_disk(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    """The kernel refuses what one broker writes, until the others go on without it."""
-    victim = cluster.brokers[chance.choice(list(cluster.brokers))]
-    _, most = resource.prlimit(victim.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (0, most))
-
-    def others_go_on() -> bool:
-        """After a death of all, the victim may be the only one in sync, and lead everything."""
-        other = next(b for b in cluster.brokers.values() if b is not victim)
-        alone = set(leaders(other, topic).values()) == {victim.broker_id}
-        return alone or without(cluster, victim.broker_id, topic)
-
-    try:
-        until(others_go_on, "the others go on", 100)
-    finally:
-        resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (most, most))
-
-
-def damage(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    """A follower finds its log of one partition cut, with other bytes, or gone."""
-    index = chance.randrange(PARTITIONS)
-    leader = leaders(next(cluster.running()), topic)[index]
-    victim = chance.choice([b for b in cluster.brokers.values() if b.broker_id != leader])
-    victim.kill()
-    damage_log(victim, f"{topic}-{index}", chance.choice(["cut", "flip", "gone"]))
-    victim.start()
-
-
-def restart_zookeeper(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    assert cluster._server is not None
-    cluster._server.kill()
-    cluster._server.start()
-    cluster._server.wait_ready()
-
-
-def move(cluster: LocalCluster, chance: random.Random, topic: str) -> None:
-    """Leaders move again and again, with requests under way."""
-    for _ in range(chance.randrange(5, 30)):
-        move_leaders(cluster, topic)
-
-
-EVENTS = [
-    kill_leader,
-    kill_controller,
-    kill_all,
-    freeze,
-    restart_each,
-    full_disk,
-    damage,
-    restart_zookeeper,
-    move,
-]
+def schedule(chance: random.Random) -> Iterator[Callable[[Scene], None]]:
+    while True:
+        yield from chance.sample(FAULTS, len(FAULTS))
 
 
 def main() -> None:
@@ -154,43 +57,52 @@ def main() -> None:
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     chance = random.Random(seed)
     print(f"seed {seed}: run it again with --seed {seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="tidelog-soak-"))
     try:
-        summary = soak(chance, options.minutes)
-    except AssertionError as error:
+        summary = soak(chance, options.minutes, folder)
+    except BaseException as error:
+        print(f"what the brokers said and have is in {folder}", file=sys.stderr)
+        if not isinstance(error, AssertionError):
+            raise
+        traceback.print_exc()
         sys.exit(f"VIOLATION (seed {seed}): {error}")
+    shutil.rmtree(folder)
     print(f"seed {seed}: {summary}")
 
 
-def soak(chance: random.Random, minutes: float) -> str:
+def soak(chance: random.Random, minutes: float, folder: Path) -> str:
     end = time.monotonic() + minutes * 60
     number = records = commits = 0
     happened: Counter[str] = Counter()
-    with LocalCluster(3, SETTINGS) as cluster:
+    # Faults have a stream of their own: what they draw does not change what comes next.
+    faults = schedule(random.Random(chance.random()))
+    cluster = LocalCluster(3, SETTINGS, folder)
+    with CutNetwork(cluster) as network, cluster:
         while time.monotonic() < end:
             number += 1
             topic = f"soak-{number}"
+            print(f"round {number}", flush=True)
             create_topic(cluster.brokers[1], topic, PARTITIONS)
             everybody_knows(cluster, topic)
-            events = chance.choices(EVENTS, k=4)
-            print(f"round {number}: {', '.join(e.__name__ for e in events)}", flush=True)
             with (
                 Load(cluster.bootstrap, topic, PARTITIONS) as load,
                 Committer(cluster.bootstrap, "soak", topic) as committer,
             ):
                 committer.more()
-                for event in events:
+                scene = Scene(cluster, network, chance, topic, load)
+                for fault in itertools.islice(faults, IN_A_ROUND):
                     load.more()
-                    event(cluster, chance, topic)
+                    fault(scene)
                     back_in_sync(cluster, topic)
                     load.more()
                     committer.check()
                     committer.more()
+                    happened[fault.__name__] += 1
             load.check(cluster.bootstrap)
             committer.check()
             same_logs(cluster, topic, PARTITIONS)
             for broker in cluster.brokers.values():
                 assert "Traceback" not in broker.log, f"broker {broker.broker_id}:\n{broker.log}"
-            happened.update(event.__name__ for event in events)
             records += load.total
             commits += committer.count
             print(
