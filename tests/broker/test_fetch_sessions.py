@@ -176,6 +176,17 @@ def test_a_partition_that_was_forgotten_is_news_again(sessions: Sessions) -> Non
     assert session.has_news("t", answer)
 
 
+def test_all_is_news_in_a_new_leader_epoch(sessions: Sessions) -> None:
+    """A follower drops an answer that meets the order with the new epoch on its way."""
+    session = sessions.open(row(0)._replace(leader_epoch=1))
+    answer = Fetched(0, 0, 10, 10, 0)
+    session.tell("t", answer)
+    sessions.go_on(session, row(0, 10)._replace(leader_epoch=1))
+    assert not session.has_news("t", answer)
+    sessions.go_on(session, row(0, 10)._replace(leader_epoch=2))
+    assert session.has_news("t", answer)
+
+
 # -- room ---------------------------------------------------------------------------
 
 

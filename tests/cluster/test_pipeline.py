@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 from cluster_support import Load, create_topic, everybody_knows, in_sync, leaders
+from raw_client import RawClient, batch_of
 from stream_query import Query
 from waiting import until
 
+from tidelog.client import admin
+from tidelog.client.admin import Change
+from tidelog.client.cluster import Cluster
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
@@ -31,7 +36,8 @@ def leader(cluster: LocalCluster, topic: str, partition: int = 0) -> ClusterBrok
 @pytest.mark.timeout(300)
 def test_leaders_die_and_move_while_records_are_read(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
-    topic_id = create_topic(cluster.brokers[1], "read", PARTITIONS)
+    # In the end one replica is left, and all of it shall be readable there.
+    topic_id = create_topic(cluster.brokers[1], "read", PARTITIONS, min_insync_replicas=1)
     everybody_knows(cluster, "read")
     # A stream at the end of the log, where a new leader may know less than the old one.
     query = Query(cluster, subscribe="read", startingOffsets="earliest")
@@ -67,3 +73,22 @@ def test_leaders_die_and_move_while_records_are_read(own_cluster: LocalCluster) 
             moves.pop(0)(leader(cluster, "read"))
     assert not moves
     assert offsets == list(range(part.end))
+
+    # What a new leader keeps back because too few replicas have it is no lost data.
+    last = leader(cluster, "read")
+    with Cluster(last.bootstrap) as admins:
+        change = (Change.SET, "min.insync.replicas", "2")
+        admin.alter_configs(admins, admin.Resource.TOPIC, "read", [change])
+    with RawClient(last.port) as raw:
+        few = ErrorCode.NOT_ENOUGH_REPLICAS
+        until(
+            lambda: raw.produce("read", batch_of(b"x"), acks=-1).error_code == few, "two are needed"
+        )
+        kept_back = raw.produce("read", batch_of(b"y"), acks=1).base_offset
+    last.kill()
+    last.start()
+    assert leader(cluster, "read") is last
+    part = OffsetRange("read", 0, kept_back, kept_back + 1, topic_id)
+    with pytest.raises(ApiError, match="keeps back what may not be committed") as raised:
+        list(read_range(client, part, patience=0.5))
+    assert raised.value.code == ErrorCode.OFFSET_NOT_AVAILABLE

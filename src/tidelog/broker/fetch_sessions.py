@@ -39,7 +39,12 @@ class FetchSession:
 
     def update(self, head: FetchHead) -> None:
         for row in head.rows:
-            self.rows[row.topic, row.partition] = row
+            key = (row.topic, row.partition)
+            before = self.rows.get(key)
+            if before is not None and before.leader_epoch != row.leader_epoch:
+                # A follower takes no answer from before the new epoch: tell it all again.
+                self.told.pop(key, None)
+            self.rows[key] = row
         for key in head.forgotten:
             self.rows.pop(key, None)
             self.told.pop(key, None)

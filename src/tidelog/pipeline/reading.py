@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, error_of
 from tidelog.client.connection import BrokerUnreachable, Connection
-from tidelog.client.partitions import EARLIEST_LOCAL, extents, list_offsets
+from tidelog.client.partitions import EARLIEST_LOCAL, LATEST, extents, list_offsets
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.decode import TARGET_BYTES, Answer, Decoder
@@ -294,7 +294,25 @@ class _Reader:
                 f"{self._part.place}@{self._position}: a transaction is still open after "
                 f"{self._patience:g} seconds",
             )
+        self._ask_whether_committed()
         self._lose(self._end, f"the log ends at offset {readable}")
+
+    def _ask_whether_committed(self) -> None:
+        """Raises if the leader cannot say where the log ends, which is no loss.
+
+        A new leader that too few replicas follow (min.insync.replicas) may not know how much
+        is committed, and keeps back the last records that the old one has acknowledged.
+        """
+        place = self._part.place
+        try:
+            list_offsets(self._cluster, {place: LATEST})
+        except ApiError as error:
+            raise ApiError(
+                error.code,
+                f"{place}@{self._position}: the leader keeps back what may not be committed, "
+                f"since {self._patience:g} seconds: see that min.insync.replicas of its "
+                "replicas are there, then read again",
+            ) from error
 
     def _is_remote(self) -> bool:
         """Whether the records may be in a broker's remote storage.
