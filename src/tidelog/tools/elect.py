@@ -13,7 +13,7 @@ from tidelog.client.cluster import check_topic
 from tidelog.errors import ErrorCode
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain, show_json
+from tidelog.tools.output import complain_of, show_json
 
 
 @click.command()
@@ -40,7 +40,13 @@ def elect(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         key: error is None or error.code == ErrorCode.ELECTION_NOT_NEEDED
         for key, error in results.items()
     }
-    failed = {key: error for key, error in results.items() if error and not done[key]}
+    failed = {
+        key: f"broker {preferred[key]} is down or not in sync"
+        if error.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        else error.message
+        for key, error in results.items()
+        if error and not done[key]
+    }
     if as_json:
         show_json(
             [
@@ -49,19 +55,15 @@ def elect(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
                     "partition": i,
                     "leader": preferred[name, i],
                     "elected": done[name, i],
-                    "error": failed[name, i].message if (name, i) in failed else None,
+                    "error": failed.get((name, i)),
                 }
                 for name, i in results
             ]
         )
     elif not preferred:
         click.echo("every partition has its preferred leader already")
-    else:
+    elif any(done.values()):
         click.echo(f"{plural(sum(done.values()), 'partition')} led by the preferred leader again")
-    for (name, i), error in failed.items():
-        if error.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE:
-            complain(f"{name}-{i}: broker {preferred[name, i]} is down or not in sync")
-        else:
-            complain(f"{name}-{i}: {error.message}")
     if failed:
+        complain_of(failed)
         raise click.exceptions.Exit(1)

@@ -29,7 +29,7 @@ from tidelog.pipeline.lake.ledger import LETTERS
 from tidelog.pipeline.lake.load import Loader
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport
 from tidelog.pipeline.progress import Line, Meter
-from tidelog.text import plural
+from tidelog.text import plural, some
 from tidelog.tools.output import note, show_json, size_text
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class Run:
         covered = loader.ledger.state.covered
         if covered:
             places = [f"{place}@{spans[-1][1]}" for place, spans in sorted(covered.items())]
-            more = len(places) - _SHOWN_PLACES
-            shown = ", ".join(places[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
-            text += f"; the next load goes on at {shown}"
+            text += f"; the next load goes on at {some(places, _SHOWN_PLACES)}"
         click.echo(text, err=self._json)
 
     def _show(self, report: LoadReport) -> None:

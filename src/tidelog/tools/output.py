@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from tidelog.clock import SystemClock
+from tidelog.text import plural, some
 
 Shorten = Callable[[str], str]
 
@@ -148,6 +149,16 @@ def complain(text: str) -> None:
     """An error after which the command goes on; the caller exits with 1 at the end."""
     click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
     click.echo(text, err=True)
+
+
+def complain_of(failed: Mapping[tuple[str, int], str]) -> None:
+    """Why partitions failed: a line for each reason, however many it is true of."""
+    reasons: dict[str, list[str]] = {}
+    for (name, index), reason in failed.items():
+        reasons.setdefault(reason, []).append(f"{name}-{index}")
+    for reason, names in reasons.items():
+        count = f"{plural(len(names), 'partition')} ({some(names)})"
+        complain(f"{count if len(names) > 1 else names[0]}: {reason}")
 
 
 def size_text(size: float) -> str:

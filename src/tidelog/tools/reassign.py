@@ -11,7 +11,7 @@ sets it on the brokers and topics of the moves, --verify takes it away when noth
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ from tidelog.client import admin
 from tidelog.client.cluster import Cluster, Metadata, check_topic
 from tidelog.coordination.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.text import plural
+from tidelog.text import plural, some
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain, note, show_json, show_table, size_text, warn
+from tidelog.tools.output import complain_of, note, show_json, show_table, size_text, warn
 from tidelog.tools.reassign_throttle import rates_in_force, remove_throttle, set_throttle
-
-_SHOWN_MOVES = 5
 
 
 @click.command()
@@ -96,15 +94,9 @@ def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
     ]
     click.echo(json.dumps({"version": 1, "partitions": rows}, indent=2))
     if running:
-        note(f"{_are_running(running)}, which the plan takes as done")
+        where = some([f"{name}-{index}" for name, index in sorted(running)])
+        note(f"{plural(len(running), 'move')} under way ({where}), which the plan takes as done")
     note(_summary(current, moves))
-
-
-def _are_running(moves: Collection[Key]) -> str:
-    shown = ", ".join(f"{name}-{i}" for name, i in sorted(moves)[:_SHOWN_MOVES])
-    rest = len(moves) - _SHOWN_MOVES
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"{plural(len(moves), 'move')} under way ({shown}{more})"
 
 
 def _summary(current: Mapping[Key, Replicas], moves: Mapping[Key, Replicas]) -> str:
@@ -204,8 +196,7 @@ def _run(cluster: Cluster, moves: dict[Key, Replicas], throttle: int | None, as_
             note(f"at most {size_text(throttle)} a second; --verify takes that away at the end")
     if throttle is None and len(left) > len(failed):
         _warn_of_throttle(rates_in_force(cluster, left.keys() - failed.keys()))
-    for (name, index), error in failed.items():
-        complain(f"{name}-{index}: {error.message}")
+    complain_of({key: error.message for key, error in failed.items()})
     if failed:
         raise click.exceptions.Exit(1)
 
