@@ -7,11 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from coordination.test_cluster_controller import Office, in_office
 
 from tidelog.broker.membership import Membership
-from tidelog.coordination.keeper import ConnectionLost, SessionExpired
+from tidelog.coordination import paths
+from tidelog.coordination.keeper import ConnectionLost, Create, SessionExpired, Set
+from tidelog.coordination.metadata import BrokerInfo
 from tidelog.coordination.registry import patiently
+from tidelog.errors import SettingError
 
 
 def test_a_session_may_end_before_we_have_joined() -> None:
@@ -23,6 +27,18 @@ def test_a_session_may_end_before_we_have_joined() -> None:
         return "value"
 
     assert asyncio.run(patiently(read)) == "value"
+
+
+def membership(office: Office) -> Membership:
+    """Of broker 1, as far as ZooKeeper goes."""
+    info = BrokerInfo(1, "host", 9091, None)
+    broker: Any = SimpleNamespace(
+        broker_id=1,
+        settings=office.settings,
+        clock=office.registry._clock,
+        own_info=lambda: info,
+    )
+    return Membership(broker, office.keeper)
 
 
 class Asked:
@@ -42,10 +58,7 @@ def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
     """The next one finds them: a note goes when it has been acted on, and not before."""
 
     async def work(office: Office) -> None:
-        broker: Any = SimpleNamespace(
-            broker_id=1, settings=office.settings, clock=office.registry._clock
-        )
-        member = Membership(broker, office.keeper)
+        member = membership(office)
         member.controller = office.controller
         for broker_id in (2, 3):
             await office.registry.tell_log_dir_event(broker_id)
@@ -61,5 +74,47 @@ def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
                 await asyncio.sleep(0.001)
         assert asked.brokers == {2, 3}
         watching.cancel()
+
+    in_office(tmp_path, work)
+
+
+def test_somebody_spoils_our_registration(tmp_path: Path) -> None:
+    """The others take us for absent: we register again."""
+
+    async def work(office: Office) -> None:
+        member = membership(office)
+        await member._register()
+        before = member.orders.broker_epoch
+        await office.keeper.multi([Set(paths.broker(1), b"{")])
+        async with asyncio.timeout(60):
+            await member._look_again.wait()  # we hear of it
+        await member._register()
+        assert member.orders.broker_epoch > before
+        assert (await office.registry.brokers())[1].epoch == member.orders.broker_epoch
+
+    in_office(tmp_path, work)
+
+
+def test_something_stands_in_place_of_our_registration(tmp_path: Path) -> None:
+    async def work(office: Office) -> None:
+        await office.leave(1)
+        await office.keeper.multi([Create(paths.broker(1), b"junk")])
+        with pytest.raises(
+            SettingError, match=r"broker.id=1: /brokers/ids/1 makes no sense.*delet"
+        ):
+            await membership(office)._register()
+
+    in_office(tmp_path, work)
+
+
+def test_the_registration_of_the_controller_makes_no_sense(tmp_path: Path) -> None:
+    """Then its session alone says whether it lives; it is no reason to give up."""
+
+    async def work(office: Office) -> None:
+        await office.keeper.multi([Set(paths.broker(1), b"junk")])
+        member = membership(office)
+        await member._watch_over_controller()
+        await member._has_died(BrokerInfo(1, "host", 9091, None))
+        assert await office.keeper.exists(paths.CONTROLLER)
 
     in_office(tmp_path, work)

@@ -41,3 +41,29 @@ def test_a_topic_and_a_note_that_make_no_sense(
         assert not list((tmp_path / "1").glob("*-stray"))
 
     asyncio.run(go())
+
+
+def test_brokers_that_make_no_sense(
+    zookeeper: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is none is passed over; one that is there registers again."""
+
+    async def go() -> None:
+        async with Broker(settings(1, tmp_path, zookeeper)) as broker:
+            await broker.keeper.multi([Create(paths.broker(7), b"nonsense")])
+            await broker.controller.create_topic(NewTopic("t", 1, 1))
+            controller = broker.member.controller
+            before = controller.metadata.brokers
+            await broker.keeper.multi([Set(paths.broker(1), b"nonsense")])
+            async with asyncio.timeout(60):
+                while controller.metadata.brokers in (before, {}):
+                    await asyncio.sleep(0.01)
+            await broker.controller.create_topic(NewTopic("u", 1, 1))
+            await knows(broker, {"t": 1, "u": 1})
+            assert broker.metadata.brokers.keys() == {1}
+        for number in (1, 7):
+            assert f"{paths.broker(number)} makes no sense" in caplog.text
+        assert "the controller cannot go on" not in caplog.text
+        assert "cannot be controller" not in caplog.text
+
+    asyncio.run(go())

@@ -53,7 +53,8 @@ class Office:
         await self.keeper.multi([Delete(paths.broker(broker_id))])
 
     async def look(self) -> None:
-        await self.controller.brokers_changed(await self.registry.brokers())
+        brokers = await self.controller.live_brokers(lambda: None)
+        await self.controller.brokers_changed(brokers)
 
     def row(self, name: str = "t", index: int = 0) -> PartitionInfo:
         return self.controller.metadata.topics[name].partitions[index]
@@ -529,6 +530,57 @@ def test_notes_of_log_directories(tmp_path: Path) -> None:
         assert (brokers, len(notes)) == ({2, 3}, 3)
         await office.controller.log_dir_events_taken(notes)
         assert await office.registry.log_dir_events(lambda: None) == (set(), [])
+
+    in_office(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not JSON",
+        b"\xff\xfe",
+        b"[1]",
+        b'{"version":5,"endpoints":[]}',
+        b'{"version":5,"host":null,"port":-1,"endpoints":["SSL://a:9093"]}',
+        b'{"version":5,"host":"a","port":"9092"}',
+        b'{"version":5,"host":"a","port":9092,"rack":7}',
+    ],
+)
+def test_a_broker_that_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """It counts as absent, which is said once, and the controller goes on."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic(NewTopic("t", 1, 3))
+        await office.keeper.multi([Set(paths.broker(1), data)])
+        await office.look()
+        assert (office.row().leader, office.row().isr) == (2, (2, 3))
+        await office.leave(3)
+        await office.look()
+        assert office.row().isr == (2,)
+        assert caplog.text.count(f"{paths.broker(1)} makes no sense: ") == 1
+        assert "this broker counts as absent" in caplog.text
+        await office.elect()
+        assert office.controller.metadata.brokers.keys() == {2}
+        await office.leave(1)
+        await office.join(1)
+        await office.look()
+        assert office.controller.metadata.brokers.keys() == {1, 2}
+
+    in_office(tmp_path, work)
+
+
+def test_what_is_no_broker_among_the_brokers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(office: Office) -> None:
+        sound, _ = await office.keeper.get(paths.broker(1))
+        await office.keeper.multi([Create(f"{paths.BROKER_IDS}/one", sound)])
+        await office.look()
+        assert office.controller.metadata.brokers.keys() == {1, 2, 3}
+        assert "/brokers/ids/one makes no sense" in caplog.text
 
     in_office(tmp_path, work)
 

@@ -27,6 +27,7 @@ from tidelog.broker.propagation import Propagation
 from tidelog.broker.vigil import watch_over
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
+from tidelog.coordination.decoding import Unreadable
 from tidelog.coordination.keeper import (
     BadVersion,
     Delete,
@@ -103,7 +104,11 @@ class Membership:
                 gone.set()
                 self._look_again.set()
 
-            found = await self.registry.registration(info.broker_id, changed)
+            try:
+                found = await self.registry.registration(info.broker_id, changed)
+            except Unreadable as error:
+                await self._put_right(info.broker_id, error)
+                continue
             if found is None:
                 try:
                     epoch = await self.registry.register(info)
@@ -118,6 +123,19 @@ class Membership:
                 self._registered = True
                 return
             await self._make_way(info, other, stat, gone)
+
+    async def _put_right(self, broker_id: int, error: Unreadable) -> None:
+        """What stands in place of our registration makes no sense."""
+        stat = await self._keeper.exists(paths.broker(broker_id))
+        if stat is None:
+            return
+        if not stat.own:
+            raise SettingError(
+                f"broker.id={broker_id}: {error}; if no such broker is running, delete this znode"
+            )
+        log.warning("%s; it was ours: registering again", error)
+        with contextlib.suppress(NoNode, BadVersion):
+            await self.registry.forget(broker_id, stat)
 
     async def _make_way(
         self, info: BrokerInfo, other: BrokerInfo, stat: Stat, gone: asyncio.Event
@@ -293,7 +311,7 @@ class Membership:
             await controller.brokers_changed(brokers)
             self._watch_over(brokers)
 
-        await self._watch_in_office(controller, self.registry.brokers, act)
+        await self._watch_in_office(controller, controller.live_brokers, act)
 
     async def _watch_in_office(
         self,
@@ -366,7 +384,9 @@ class Membership:
         """Everybody watches over the controller, and the controller over everybody."""
         data, _ = await self._keeper.get(paths.CONTROLLER, self._look_again.set)
         broker_id = int(paths.from_json(data)["brokerid"])
-        found = await self.registry.registration(broker_id)
+        found = None
+        with contextlib.suppress(Unreadable):  # then its session says whether it lives
+            found = await self.registry.registration(broker_id)
         self._watch_over({} if found is None else {broker_id: found[0]})
 
     async def _has_died(self, info: BrokerInfo) -> None:
@@ -381,7 +401,7 @@ class Membership:
         except Unreachable:  # it is still to be said when ZooKeeper is back
             await self._connected.wait()
             await self._has_died(info)
-        except KeeperError:
+        except (KeeperError, Unreadable):
             pass  # its session will end
 
     async def _keep_balance(self, controller: ClusterController) -> None:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from tidelog.coordination import elections, paths
 from tidelog.coordination.elections import NOBODY
-from tidelog.coordination.keeper import Delete
+from tidelog.coordination.keeper import Delete, Watch
 from tidelog.coordination.metadata import (
     BrokerInfo,
     ClusterMetadata,
@@ -78,6 +78,10 @@ class ClusterController(Moves):
             await self._fill_up_offsets()
 
     # -- brokers ----------------------------------------------------------------
+
+    async def live_brokers(self, watch: Watch) -> dict[int, BrokerInfo]:
+        """Who is there now, for :meth:`brokers_changed`."""
+        return await self._registry.brokers(watch)
 
     async def brokers_changed(self, brokers: Mapping[int, BrokerInfo]) -> None:
         """Brokers have come, gone, or been restarted in between."""

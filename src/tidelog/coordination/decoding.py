@@ -1,8 +1,8 @@
-"""What is in the znodes of topics and settings, read with distrust.
+"""What is in the znodes of brokers, topics and settings, read with distrust.
 
 We write them ourselves, but so do Kafka's tools, other versions of us, and people with a shell.
 What makes no sense becomes :class:`Unreadable`, which says where and why.  It must cost its own
-topic and nothing else: the caller says so in the log and goes on with the rest.
+broker or topic and nothing else: the caller says so in the log and goes on with the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tidelog.coordination import paths
 from tidelog.coordination.keeper import Stat
-from tidelog.coordination.metadata import PartitionInfo
+from tidelog.coordination.metadata import BrokerInfo, PartitionInfo
 from tidelog.errors import SettingError
 from tidelog.settings import check_topic_config
 from tidelog.settings_table import TOPIC_SETTINGS
@@ -37,6 +37,18 @@ def _of(path: str) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Unreadable(f"{path} makes no sense: {type(error).__name__}: {error}") from error
+
+
+def broker_info(node: str, data: bytes, stat: Stat) -> BrokerInfo:
+    """What a broker has said of itself, in the znode of this name."""
+    with _of(f"{paths.BROKER_IDS}/{node}"):
+        value = paths.from_json(data)
+        host, port, rack = value["host"], value["port"], value.get("rack")
+        # Kafka writes null and -1 for a broker that has other listeners than PLAINTEXT only.
+        if not isinstance(host, str) or not isinstance(port, int) or port < 0:
+            raise ValueError(f"host {host!r} and port {port!r} are no address")
+        rack = None if rack is None else _text(rack)
+        return BrokerInfo(int(node), host or None, port, rack, stat.czxid)
 
 
 @dataclass(frozen=True, slots=True)

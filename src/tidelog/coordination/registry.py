@@ -63,6 +63,7 @@ class Registry:
         self._keeper = keeper
         self._clock = clock
         self.unreadable: frozenset[str] = frozenset()  # topics, when all were last read
+        self._passed_over: frozenset[str] = frozenset()  # what was wrong with brokers, likewise
 
     # -- the cluster ------------------------------------------------------------
 
@@ -116,24 +117,33 @@ class Registry:
     async def registration(
         self, broker_id: int, watch: Watch | None = None
     ) -> tuple[BrokerInfo, Stat] | None:
-        """What a broker has said of itself."""
+        """What a broker has said of itself; Unreadable if that makes no sense."""
         try:
             data, stat = await self._keeper.get(paths.broker(broker_id), watch)
         except NoNode:
             return None
-        value = paths.from_json(data)
-        host, port = value["host"] or None, value["port"]
-        return BrokerInfo(broker_id, host, port, value.get("rack"), stat.czxid), stat
+        return decoding.broker_info(str(broker_id), data, stat), stat
 
     async def forget(self, broker_id: int, stat: Stat) -> None:
         """Remove the registration of a dead broker, before its session is over."""
         await self._keeper.multi([Delete(paths.broker(broker_id), stat.version)])
 
     async def brokers(self, watch: Watch | None = None) -> dict[int, BrokerInfo]:
-        """Who is there now."""
+        """Who is there now; who says what makes no sense is not."""
         names = await self._keeper.children(paths.BROKER_IDS, watch)
-        found = await asyncio.gather(*(self.registration(int(name)) for name in names))
-        return {row[0].broker_id: row[0] for row in found if row is not None}
+        found = await self._keeper.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
+        brokers, bad = {}, set()
+        for name, row in zip(names, found, strict=True):
+            if row is not None:
+                try:
+                    info = decoding.broker_info(name, *row)
+                    brokers[info.broker_id] = info
+                except Unreadable as error:
+                    bad.add(str(error))
+        for problem in sorted(bad - self._passed_over):  # each is said once
+            log.warning("%s; this broker counts as absent until it registers again", problem)
+        self._passed_over = frozenset(bad)
+        return brokers
 
     async def tell_log_dir_event(self, broker_id: int) -> None:
         """Tell the controller that some log directory has failed, or works again."""
