@@ -13,7 +13,11 @@ from tidelog.wire.batch import read_header
 
 
 def copy_all(leader: Log, follower: Log) -> None:
-    for batch in leader.batches(follower.end_offset):
+    copy_all_from(leader, follower, follower.end_offset)
+
+
+def copy_all_from(leader: Log, follower: Log, offset: int) -> None:
+    for batch in leader.batches(offset):
         data = bytearray(batch)
         follower.append_replicated(data, read_header(data), NOW)
 
@@ -70,3 +74,31 @@ def test_starting_anew(tmp_path: Path) -> None:
     again = open_in(tmp_path / "a-0")
     assert [record.offset for record in contents(again)] == [1000]
     assert again.epochs.entries == [(4, 1000)]
+
+
+def test_the_leaders_log_starts_within_a_batch(tmp_path: Path) -> None:
+    """DeleteRecords cuts where it is told to; who copies gets the whole batch."""
+    leader, follower = open_in(tmp_path / "a-0"), open_in(tmp_path / "b-0")
+    for epoch in (3, 4):
+        append(leader, make_batch([b"x"] * 10, producer=(7, 0, 10 * (epoch - 3))), epoch=epoch)
+    leader.high_watermark = 20
+    leader.advance_start(15)
+    follower.restart_at(15)
+    copy_all(leader, follower)
+    assert (follower.log_start_offset, follower.high_watermark) == (15, 15)
+    assert follower.end_offset == 20
+    assert follower.epochs.entries == leader.epochs.entries == [(4, 15)]
+    assert contents(follower) == contents(leader)
+    follower.check_invariants()
+    data = bytearray(next(leader.batches(15)))
+    with pytest.raises(ApiError, match="the log ends at 20"):
+        follower.append_replicated(data, read_header(data), NOW)
+
+
+def test_a_batch_that_ends_before_an_empty_log_begins(tmp_path: Path) -> None:
+    leader, follower = open_in(tmp_path / "a-0"), open_in(tmp_path / "b-0")
+    append(leader)
+    follower.restart_at(15)
+    with pytest.raises(ApiError, match="the log ends at 15"):
+        copy_all_from(leader, follower, 0)
+    assert (follower.log_start_offset, follower.end_offset) == (15, 15)

@@ -124,15 +124,24 @@ class Log:
         There may be a hole before it, as compaction leaves them.  The producers' sequences
         were checked by the leader.
         """
+        start = None
         if header.base_offset < self.end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"a batch at offset {header.base_offset}, but the log ends at {self.end_offset}",
-            )
+            if self.end_offset > self.log_start_offset or header.last_offset < self.end_offset:
+                raise ApiError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"a batch at offset {header.base_offset}, "
+                    f"but the log ends at {self.end_offset}",
+                )
+            # We have nothing, and the leader's log starts within a batch (DeleteRecords).
+            start = self.log_start_offset
+            self.restart_at(header.base_offset)
         marker = None
         if header.producer_id >= 0 and header.attributes & CONTROL:
             marker = read_marker(batch)
         self._put(batch, header, header.base_offset, header.leader_epoch, marker, now_ms)
+        if start is not None:
+            self.high_watermark = start
+            self.advance_start(start)
 
     def _put(
         self,
