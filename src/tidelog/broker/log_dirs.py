@@ -50,10 +50,7 @@ class LogDirs:
 
     def write_failed(self, path: str, error: OSError) -> None:
         """Something could not be written: ``path`` is the directory of a partition, as a rule."""
-        marked: str | None = path
-        # Records that the kernel has dropped are an I/O error of the past, in one log.
-        if error.errno in _OF_THE_DISK and not isinstance(error, RecordsLost):
-            marked = self._directory_of(path)
+        marked = self.place_of(path, error)
         if marked is None:
             return
         now = self._clock.monotonic()
@@ -74,9 +71,16 @@ class LogDirs:
     def takes_writes(self, path: str) -> bool:
         if not self.failed:
             return True
-        return path not in self.failed and self._directory_of(path) not in self.failed
+        return path not in self.failed and self.directory_of(path) not in self.failed
 
-    def _directory_of(self, path: str) -> str | None:
+    def place_of(self, path: str, error: OSError) -> str | None:
+        """What such an error is about: a log directory, or this path alone."""
+        # Records that the kernel has dropped are an I/O error of the past, in one log.
+        if error.errno in _OF_THE_DISK and not isinstance(error, RecordsLost):
+            return self.directory_of(path)
+        return path
+
+    def directory_of(self, path: str) -> str | None:
         for directory in self._directories:
             if path == directory or path.startswith(directory + os.sep):
                 return directory

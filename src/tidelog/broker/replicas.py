@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tidelog.broker.complaints import Complaints
+from tidelog.broker.complaints import DiskTroubles
 from tidelog.broker.log_dirs import LogDirs
 from tidelog.broker.partition import Partition
 from tidelog.clock import Clock
@@ -46,7 +46,6 @@ class Replicas:
         self.manager = manager
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
-        self.storage_failing: set[str] = set()
         self.log_dirs = LogDirs(manager.directories, clock)
         self._applied = ClusterMetadata()
         # Partitions that should be here: not made yet, or there is no room on the disk.
@@ -59,7 +58,8 @@ class Replicas:
         self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
         # Who is told that a partition is served no longer; in a cluster it may be fetched.
         self.let_go: Callable[[Partition], None] = lambda _: None
-        self._complaints = Complaints(log, clock)
+        self._troubles = DiskTroubles(log, clock)
+        self.storage_failing = self._troubles.failing
         # Flushes wait for nothing but flushes: removing a large log takes seconds.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
         self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
@@ -420,10 +420,8 @@ class Replicas:
 
     def storage_failed(self, directory: str, error: OSError) -> None:
         """A write did not work: say so; reads go on, and the next write tries again."""
-        self.storage_failing.add(directory)
-        self._complaints.warn(
-            "disk", f"{directory}: cannot write: {error.strerror}; reads go on, writes are refused"
-        )
+        place = self.log_dirs.place_of(directory, error) or directory
+        self._troubles.failed(place, directory, error.strerror or str(error))
 
     def write_failed(self, directory: str, error: OSError) -> None:
         """Records could not be written: in a cluster, others had better lead."""
@@ -443,9 +441,9 @@ class Replicas:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def storage_works(self, directory: str) -> None:
-        if directory in self.storage_failing:
-            self.storage_failing.discard(directory)
-            log.warning("%s: writing works again", directory)
+        for place in (directory, self.log_dirs.directory_of(directory)):
+            if place in self.storage_failing:
+                self._troubles.works(place, directory)
 
     def close(self) -> None:
         """Stop upkeep and close the logs cleanly."""
