@@ -52,6 +52,11 @@ class Scene:
     def any_broker(self) -> ClusterBroker:
         return self.chance.choice(list(self.cluster.brokers.values()))
 
+    def second(self, victim: ClusterBroker) -> ClusterBroker | None:
+        """Somebody else who dies while the victim is away, sometimes."""
+        place = self.chance.randrange(6)
+        return self.others(victim)[place] if place < 2 else None
+
     def others(self, victim: ClusterBroker) -> list[ClusterBroker]:
         return [broker for broker in self.cluster.brokers.values() if broker is not victim]
 
@@ -92,13 +97,30 @@ def kill_all(scene: Scene) -> None:
 
 def freeze(scene: Scene) -> None:
     victim = scene.any_broker()
-    scene.say(f"SIGSTOP of broker {victim.broker_id} for longer than its session, then SIGCONT")
+    second = scene.second(victim)
+    scene.say(
+        f"SIGSTOP of broker {victim.broker_id} for longer than its session{_named(second)}, "
+        "then SIGCONT"
+    )
     victim.freeze()
     try:
         until(lambda: _unregistered(scene, victim), "the others know", _LONGEST)
         scene.load.more()
+        _kill_also(scene, second)
     finally:
         victim.thaw()
+
+
+def _named(second: ClusterBroker | None, joined: str = ", with") -> str:
+    return f"{joined} a kill -9 of broker {second.broker_id}" if second else ""
+
+
+def _kill_also(scene: Scene, second: ClusterBroker | None) -> None:
+    """One broker is left, which must not acknowledge anything before the second is back."""
+    if second is not None:
+        second.kill()
+        second.start()
+        scene.load.more()
 
 
 def _unregistered(scene: Scene, victim: ClusterBroker) -> bool:
@@ -143,6 +165,7 @@ def _cut(scene: Scene, victim: ClusterBroker, others: list[int], whom: str) -> N
     short = scene.chance.random() < 0.3
     seconds = scene.chance.uniform(0.1, SESSION_MS / 1000)
     what = f"broker {victim.broker_id} is cut off from {whom}"
+    second = scene.second(victim)
     governs = controller(scene.cluster) is victim
     scene.network.cut(victim.broker_id, *others)
     try:
@@ -150,19 +173,31 @@ def _cut(scene: Scene, victim: ClusterBroker, others: list[int], whom: str) -> N
             scene.say(f"{what} for {seconds:.1f} s")
             time.sleep(seconds)
         elif ZOOKEEPER in others:
-            scene.say(f"{what} for longer than its session")
+            scene.say(f"{what} for longer than its session{_named(second)}")
             until(lambda: _unregistered(scene, victim), "the others lead", _LONGEST)
             scene.load.more()
+            _kill_also(scene, second)
         elif governs:
             # Only the controller takes replicas out of sync, and only where it leads it can:
             # as with Apache Kafka, what others lead waits.
             scene.say(f"{what}, as the controller, until it leads without followers")
             until(lambda: _leads_alone(scene, victim), "it leads alone", _LONGEST)
         else:
-            scene.say(f"{what}, until they go on without it")
+            scene.say(f"{what}, until they go on without it{_named(second, ', and then')}")
             until(lambda: _others_go_on(scene, victim), "the others go on", _LONGEST)
+            if second is not None:
+                second.kill()
+                until(lambda: _somebody_governs(scene, second), "there is a controller", _LONGEST)
     finally:
         scene.network.heal()
+    if second is not None and second.process is None:
+        second.start()  # not before: if the victim governs, nobody else can be told
+
+
+def _somebody_governs(scene: Scene, dead: ClusterBroker) -> bool:
+    """Whoever is left, be it the one that is cut off."""
+    named = {metadata(broker).controller_id for broker in scene.others(dead)}
+    return not named <= {-1, dead.broker_id}
 
 
 def _leads_alone(scene: Scene, victim: ClusterBroker) -> bool:

@@ -29,7 +29,10 @@ from cluster_support import Load, create_topic, everybody_knows
 from commit_checker import Committer
 from cut_network import CutNetwork
 from faults.cluster_faults import FAULTS, LAG_MS, PARTITIONS, SESSION_MS, Scene
+from waiting import until
 
+from tidelog.client.admin import delete_topics
+from tidelog.client.cluster import Cluster
 from tidelog.testing import LocalCluster
 
 SETTINGS = {
@@ -70,6 +73,18 @@ def main() -> None:
     print(f"seed {seed}: {summary}")
 
 
+def delete(cluster: LocalCluster, topic: str) -> None:
+    """So that the cluster does not grow; the logs of the topic before are gone by now."""
+    with Cluster(cluster.bootstrap) as client:
+        assert delete_topics(client, [topic]) == {topic: None}
+    name, _, number = topic.rpartition("-")
+    before = f"{name}-{int(number) - 1}-[0-9]"
+    until(
+        lambda: not any(list(b.data.glob(before)) for b in cluster.brokers.values()),
+        f"{before} is deleted everywhere",
+    )
+
+
 def soak(chance: random.Random, minutes: float, folder: Path) -> str:
     end = time.monotonic() + minutes * 60
     number = records = commits = 0
@@ -103,6 +118,7 @@ def soak(chance: random.Random, minutes: float, folder: Path) -> str:
             same_logs(cluster, topic, PARTITIONS)
             for broker in cluster.brokers.values():
                 assert "Traceback" not in broker.log, f"broker {broker.broker_id}:\n{broker.log}"
+            delete(cluster, topic)
             records += load.total
             commits += committer.count
             print(
