@@ -237,7 +237,7 @@ def test_told_to_stop_while_it_waits_for_zookeeper(tmp_path: Any) -> None:
     broker = ClusterBroker(1, tmp_path / "waiting", settings)
     broker.launch()
     try:
-        until(lambda: "Connection refused" in broker.log, "it tries to connect", 100)
+        until(lambda: "waiting for ZooKeeper at" in broker.log, "it tries to connect", 100)
         assert broker.stop(timeout=100) == 0
     finally:
         broker.kill()

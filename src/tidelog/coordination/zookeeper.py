@@ -49,6 +49,7 @@ from tidelog.coordination.keeper import (
     Watch,
 )
 from tidelog.coordination.multi_read import MultiRead
+from tidelog.coordination.zookeeper_absence import DOWN, Absence, look
 from tidelog.errors import SettingError
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,6 @@ _AT_ONCE = 500  # znodes in one question
 # and kazoo tries once a second whether one is back.
 _PATIENCE_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
-_REMIND_SECONDS = 60.0
 _RACES = 5  # how often a multi is put together again when parents or children changed meanwhile
 
 
@@ -77,8 +77,7 @@ class ZooKeeper:
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._connected = asyncio.Event()
         self._sessions = 0  # how many have ended
-        self._lost_at = 0.0  # when the connection broke, by the loop's clock
-        self._reminder: asyncio.TimerHandle | None = None
+        self._absence = Absence(self._hosts, lambda: int(client.last_zxid))
         self._closed = False
         self._one_by_one = False  # the server is older than 3.6
 
@@ -87,7 +86,7 @@ class ZooKeeper:
         cls, hosts: str, session_timeout_ms: int, connection_timeout_ms: int
     ) -> ZooKeeper:
         """Begin a session; ``hosts`` is ``host:port,host:port/chroot``, as Kafka writes it."""
-        logging.getLogger("kazoo").setLevel(logging.WARNING)  # what matters we say ourselves
+        logging.getLogger("kazoo").setLevel(logging.ERROR)  # what matters we say ourselves
         client = KazooClient(
             hosts,
             timeout=session_timeout_ms / 1000,
@@ -97,20 +96,27 @@ class ZooKeeper:
         loop = asyncio.get_running_loop()
         keeper = cls(client, loop, hosts)
         client.add_listener(keeper._state_changed)
+        keeper._absence.begin_at_start()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a chroot that is not there yet is made below
                 await in_thread(lambda: client.start(connection_timeout_ms / 1000))
+            keeper._absence.over()
         except KazooTimeoutError:
             await in_thread(client.close)
-            raise SettingError(
-                f"zookeeper.connect={hosts}: no ZooKeeper answers within "
-                f"{connection_timeout_ms / 1000:g} s; is it running (tidelog zookeeper)?"
-            ) from None
-        logging.getLogger("kazoo").setLevel(logging.ERROR)  # not a line for every attempt
+            raise SettingError(await keeper._why_not(hosts, connection_timeout_ms)) from None
+        finally:
+            keeper._absence.stop()
         keeper._connected.set()
         await keeper._call(client.ensure_path_async, "/")
         return keeper
+
+    async def _why_not(self, hosts: str, waited_ms: int) -> str:
+        sight = await in_thread(lambda: look(self._hosts, 0))
+        problem = f"zookeeper.connect={hosts}: no ZooKeeper answers within {waited_ms / 1000:g} s"
+        if sight == DOWN:
+            return f"{problem}; is it running (tidelog zookeeper)?"
+        return f"{problem}. It {sight.state}: {sight.advice}"
 
     # -- the interface ----------------------------------------------------------
 
@@ -171,14 +177,11 @@ class ZooKeeper:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._connected.wait()
         except TimeoutError:
-            raise Unreachable(
-                f"ZooKeeper at {self._hosts} cannot be reached: start it, then try again"
-            ) from None
+            raise Unreachable(f"{self._absence}, then try again") from None
 
     async def close(self) -> None:
         self._closed = True
-        if self._reminder is not None:
-            self._reminder.cancel()
+        self._absence.stop()
         # kazoo waits for the end of an attempt to connect, which may be a whole session.
         with contextlib.suppress(TimeoutError, WriterNotClosedException):
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -366,33 +369,16 @@ class ZooKeeper:
     def _tell(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED:
             if not self._connected.is_set():
-                self._found_again()
+                self._absence.over()
             self._connected.set()
         else:
-            if self._connected.is_set():
-                self._lost()
+            if self._connected.is_set() and not self._closed:
+                self._absence.begin()
             self._connected.clear()
             self._sessions += event is SessionEvent.EXPIRED
         if not self._closed:
             for listener in self._listeners:
                 listener(event)
-
-    def _lost(self) -> None:
-        self._lost_at = self._loop.time()
-        if not self._closed:
-            log.warning("no connection to ZooKeeper at %s", self._hosts)
-            self._reminder = self._loop.call_later(_REMIND_SECONDS, self._remind)
-
-    def _remind(self) -> None:
-        seconds = self._loop.time() - self._lost_at
-        log.warning("no connection to ZooKeeper at %s for %.0f s", self._hosts, seconds)
-        self._reminder = self._loop.call_later(_REMIND_SECONDS, self._remind)
-
-    def _found_again(self) -> None:
-        if self._reminder is not None:
-            self._reminder.cancel()
-            seconds = self._loop.time() - self._lost_at
-            log.info("connected to ZooKeeper again, after %.1f s", seconds)
 
     def _stat(self, stat: Any) -> Stat:
         session = self._client.client_id

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tidelog import java
+from tidelog.coordination.zookeeper_absence import four_letters
 from tidelog.errors import SettingError
 
 PORT = 2181
@@ -146,12 +147,7 @@ class ZooKeeperServer:
         """The answer to one of ZooKeeper's four letter words; empty if there is none."""
         host = "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host
         try:
-            with socket.create_connection((host, self.port), 2) as connection:
-                connection.sendall(word.encode())
-                answer = b""
-                while chunk := connection.recv(4096):
-                    answer += chunk
-                return answer.decode(errors="replace")
+            return four_letters(host, self.port, word)
         except OSError:
             return ""
 
