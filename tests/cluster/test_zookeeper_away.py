@@ -55,6 +55,12 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             with Load(cluster.bootstrap, "other", PARTITIONS) as newcomer:
                 newcomer.more()  # its producer id was set aside before
             nothing_is_decided(cluster, server, tmp_path)
+            waiting = spawn("produce", "new", bootstrap=cluster.bootstrap)
+            assert waiting.stderr is not None
+            told = waiting.stderr.readline()
+            assert told.startswith(f"topic 'new' cannot be made: ZooKeeper at {server.connect}")
+            waiting.kill()
+            waiting.communicate()
             server.start()
             server.wait_ready()
             load.more(500)
@@ -107,6 +113,7 @@ def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path:
         ["topics", "alter", "load", "--partitions", "9"],
         ["configs", "alter", "--topic", "load", "--set", "retention.ms=1000"],
         ["topics", "reassign", "--run", str(plan)],
+        ["produce", "refused-3", "--property", "message.timeout.ms=1"],
     ]
     asked = []
     for args in commands:

@@ -36,7 +36,7 @@ class Sight(NamedTuple):
 
 DOWN = Sight("cannot be reached", "start it")
 NO_MAJORITY = Sight(
-    "answers, but serves nobody", "start the other servers of its ensemble: most must run"
+    "answers, but serves nobody without a majority of its ensemble", "start the other servers"
 )
 OTHER_DATA = Sight(
     "answers, but does not know what it has told before (its data are lost, or it is another one)",

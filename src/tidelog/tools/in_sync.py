@@ -1,4 +1,5 @@
-"""Why a topic takes no records: fewer replicas in sync than it must have, or no leader."""
+"""Why a topic takes no records: fewer replicas in sync than it must have, no leader, or it cannot
+be made."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from typing import Any
 
 from tidelog.client import admin
 from tidelog.client.admin import Resource
-from tidelog.client.cluster import NO_LEADER, Cluster
-from tidelog.errors import ApiError
+from tidelog.client.cluster import NO_LEADER, Cluster, error_of
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.text import plural
 from tidelog.tools.output import warn
+from tidelog.wire.messages.create_topics import CreateTopicsResponse
 
 
 def _minimum(cluster: Cluster, topic: str) -> int | None:
@@ -35,6 +38,15 @@ def warn_of_few_replicas(cluster: Cluster, report: list[dict[str, Any]]) -> None
                 f"{row['name']} has {have} and min.insync.replicas={need}: nobody can write with "
                 f"acks=all until it has {need} (`tidelog topics reassign`) or the setting is lower"
             )
+
+
+def why_not_made(cluster: Cluster, topic: str) -> str:
+    """Why the brokers make no topic of this name, if they cannot decide anything now."""
+    request = admin.create_request([NewTopic(topic)], validate_only=True)
+    (row,) = cluster.ask(request, CreateTopicsResponse).topics  # any broker: maybe none governs
+    if row.error_code != ErrorCode.REQUEST_TIMED_OUT:
+        return ""
+    return row.error_message or error_of(row.error_code).message
 
 
 def why_not_written(cluster: Cluster, topic: str, acks: str) -> str:

@@ -7,6 +7,7 @@ client asks first: librdkafka would say so only after minutes, and in its own wo
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 from collections import Counter
@@ -18,9 +19,10 @@ import click
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidelog.client.cluster import Cluster, check_topic
+from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
-from tidelog.tools.in_sync import why_not_written
+from tidelog.tools.in_sync import why_not_made, why_not_written
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
 from tidelog.tools.output import complain, note, show_json
@@ -33,6 +35,7 @@ _HINTS = {
 _TIMED_OUT = "Message timed out"
 _SHOWN_FAILURES = 5
 _GIVE_UP_MS = 30_000  # message.timeout.ms: long enough for a broker to restart
+_REMIND_SECONDS = 60
 _LOOK_SECONDS = 5  # for the reason, after so long a wait
 _SECURITY = ("security.", "sasl.", "ssl.")
 
@@ -211,10 +214,29 @@ def _check_topic(bootstrap: str, topic: str, settings: dict[str, Any]) -> int | 
     """Reach a broker and see (or make) the topic; returns its number of partitions."""
     if _speaks_securely(settings):
         return None  # our own client speaks plain text only; librdkafka will tell
-    with connect(bootstrap) as cluster:
-        view = cluster.metadata([topic], create=True).topics[topic]
-        check_topic(view)
-        return len(view.partitions) or None
+    seconds = _give_up_seconds(settings)
+    with connect(bootstrap, patience=seconds) as cluster:
+        problem, told_at = "", 0.0
+        for _ in cluster.attempts():
+            view = cluster.metadata([topic], create=True).topics[topic]
+            check_topic(view)
+            before, problem = problem, why_not_made(cluster, topic) if view.error else ""
+            if not problem:
+                return len(view.partitions) or None
+            now = SystemClock().monotonic()
+            if problem != before or now - told_at >= _REMIND_SECONDS:
+                limit = "" if seconds == math.inf else f" (trying for {seconds:g} seconds)"
+                note(f"topic {topic!r} cannot be made: {problem}{limit}")
+                told_at = now
+    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was written to {topic!r}: {problem}")
+
+
+def _give_up_seconds(settings: dict[str, Any]) -> float:
+    """How long librdkafka would try; it says itself what is wrong with the setting."""
+    try:
+        return int(settings["message.timeout.ms"]) / 1000 or math.inf
+    except ValueError:
+        return _GIVE_UP_MS / 1000
 
 
 def _speaks_securely(settings: dict[str, Any]) -> bool:
