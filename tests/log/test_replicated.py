@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from log_support import NOW, append, contents, log_config, make_batch, open_in
+from log_support import NOW, append, contents, generator, log_config, make_batch, open_in
 
 from tidelog.errors import ApiError
 from tidelog.log.log import Log
+from tidelog.log.producer_state import snapshot_offsets
 from tidelog.wire.batch import read_header
 
 
@@ -74,6 +76,42 @@ def test_starting_anew(tmp_path: Path) -> None:
     again = open_in(tmp_path / "a-0")
     assert [record.offset for record in contents(again)] == [1000]
     assert again.epochs.entries == [(4, 1000)]
+
+
+@pytest.mark.parametrize("run", range(5))
+def test_the_producers_after_a_truncation(
+    tmp_path: Path, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of a log that never had more, though the log is not read from its start:
+    snapshots are taken on the way, and those of what was cut off are gone."""
+    monkeypatch.setattr("tidelog.log.log._SNAPSHOT_BATCHES", 10)
+    chance = generator("truncation", run)
+    config = log_config(segment_bytes=4000)
+    log = open_in(tmp_path / "a-0", config)
+    for _ in range(20):
+        for _ in range(chance.randrange(60)):
+            known = log.producers.producers.get(producer_id := chance.randrange(3))
+            sequence = known.last_sequence + 1 if known is not None else 0
+            append(log, make_batch([b"x"], producer=(producer_id, 0, sequence)))
+        log.truncate_to(max(0, log.end_offset - chance.randrange(40)))
+        fresh = open_in(tmp_path / f"{log.end_offset}-0", config)
+        copy_all(log, fresh)
+        assert vars(log.producers) == vars(fresh.producers)
+        snapshots = snapshot_offsets(log.directory)
+        assert len([offset for offset in snapshots if offset not in log._bases]) <= 2
+        assert all(offset <= log.end_offset for offset in snapshots)
+        fresh.close()
+        shutil.rmtree(fresh.directory)
+
+
+def test_a_truncation_reads_little(tmp_path: Path) -> None:
+    log = open_in(tmp_path / "a-0")
+    for sequence in range(6000):
+        append(log, make_batch([b"x"], producer=(7, 0, sequence)))
+    assert snapshot_offsets(log.directory) == [4000, 6000]
+    log.truncate_to(5999)
+    assert snapshot_offsets(log.directory) == [4000]
+    assert log.producers.producers[7].last_sequence == 5998
 
 
 def test_the_leaders_log_starts_within_a_batch(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tidelog.log.leader_epochs import LeaderEpochs, epochs_path
 from tidelog.log.producer_state import (
     ProducerState,
     load_newest_snapshot,
+    save_between,
     save_snapshot,
     snapshot_offsets,
     snapshot_path,
@@ -42,6 +43,7 @@ from tidelog.wire.records import decode_batch, split_batches
 log = logging.getLogger(__name__)
 
 _CHUNK = 256 * 1024  # what is read at a time by those who want all of it
+_SNAPSHOT_BATCHES = 2000  # so many are read again, or twice that, to cut off the last one
 _RECENT = 32  # batches whose position is remembered, for consumers at the tail
 _new_tuple = tuple.__new__  # half the time of Appended(...)
 
@@ -76,6 +78,7 @@ class Log:
         self.lost_records = False  # see flush.py: no more writes until a restart
         self._flushing = False
         self._recent: dict[int, tuple[int, int]] = {}
+        self._unsnapped = 0  # batches since the latest snapshot
         self._unsynced_names = True  # the directory itself may be new
         self._unsynced_epochs = False
         self._unsaved_epochs = False
@@ -186,6 +189,10 @@ class Log:
         if len(recent) >= _RECENT:
             recent.clear()
         recent[base_offset] = (position, size)
+        self._unsnapped += 1
+        if self._unsnapped >= _SNAPSHOT_BATCHES:
+            self._unsnapped = 0
+            save_between(self.directory, self.end_offset, self.producers, self._bases)
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
         return _new_tuple(Appended, (base_offset, last_offset, False))

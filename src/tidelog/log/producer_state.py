@@ -18,9 +18,11 @@ int64 timestamp, int32 coordinator epoch, int64 first offset of an open transact
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -246,6 +248,16 @@ def snapshot_path(directory: str, offset: int) -> str:
 def save_snapshot(directory: str, offset: int, state: ProducerState) -> None:
     # Not synced: a torn snapshot fails its CRC and is rebuilt from the log.
     write_atomically(snapshot_path(directory, offset), state.encode(), sync=False)
+
+
+def save_between(directory: str, offset: int, state: ProducerState, bases: Collection[int]) -> None:
+    """A snapshot within a segment: Kafka has them only where one begins, but then a follower
+    that has to cut off its last batch reads up to a gigabyte of small ones.  Two are kept."""
+    with contextlib.suppress(OSError):  # without it there is more to read, that is all
+        save_snapshot(directory, offset, state)
+        between = [known for known in snapshot_offsets(directory) if known not in bases]
+        for old in between[:-2]:
+            remove(snapshot_path(directory, old))
 
 
 def snapshot_offsets(directory: str) -> list[int]:
