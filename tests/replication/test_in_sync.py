@@ -126,6 +126,47 @@ def test_a_follower_of_a_busy_leader() -> None:
     assert known.to_drop(end, 10_000, 500) is None
 
 
+def test_a_follower_that_keeps_pace_comes_into_sync() -> None:
+    """There is more at each of its fetches, however it hurries: what came since its fetch before
+    is not committed without it."""
+    known = state(isr=(1,))
+    known.fetched(2, 0, 100, 1)
+    assert known.high_watermark(120) == 120, "it is far behind"
+    known.fetched(2, 100, 120, 2)
+    assert known.to_add(2, 120, 0) is None
+    assert known.high_watermark(140) == 120, "it had all there was, so it will have that"
+    known.fetched(2, 120, 140, 3)
+    assert known.to_add(2, 120, 0) == (1, 2)
+
+
+def test_nobody_waits_long_for_who_may_come_into_sync() -> None:
+    known = state(isr=(1,))
+    for offset, end in ((0, 10), (10, 20)):
+        known.fetched(2, offset, end, 1)
+    assert known.awaited == {2: 20}
+    known.fetched(2, 15, 30, 2)
+    assert known.high_watermark(30) == 30, "it does not keep pace"
+    known.fetched(2, 30, 40, 3)
+    known.no_longer_await(2, 20)
+    assert known.high_watermark(50) == 40, "that was about another fetch"
+    known.no_longer_await(2, 40)
+    assert known.high_watermark(50) == 50
+    known.fetched(2, 40, 60, 4)
+    known.reassigned((1, 3), 5)
+    assert known.high_watermark(70) == 70, "it is no replica any more"
+
+
+def test_who_was_refused_is_not_awaited() -> None:
+    known = state(isr=(1,))
+    known.fetched(2, 10, 10, 1000)
+    known.propose((1, 2))
+    known.refused((1, 2))
+    known.fetched(2, 10, 20, 1500)
+    assert known.high_watermark(20) == 20
+    known.fetched(2, 20, 30, 2000)
+    assert known.high_watermark(40) == 30, "but once a second it is tried"
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 5), st.just(0)),

@@ -282,3 +282,62 @@ def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
 def values_of(replica: Replica) -> dict[int, bytes]:
     assert replica.partition is not None
     return values(replica.partition, replica.partition.log.end_offset)
+
+
+def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:
+    """Something is appended before each of its fetches, and committed without it at first."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1,), partition_epoch=1)
+        leader = world.replicas[1].partition
+        assert leader is not None
+        for broker in BROKERS:
+            world.tell(broker)
+        leader.configure(LogConfig.of(Settings.of()))  # an answer ends where a segment does
+        world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+        for _ in range(10):
+            world.append()
+            assert leader.high_watermark == leader.log.end_offset, "nobody is waited for"
+        for _ in range(10):
+            world.append()
+            world.fetch(2)
+            world.append()
+            world.decide(1)
+            world.check()
+        assert world.info.isr == (1, 2)
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("throttled", [False, True])
+def test_a_follower_that_was_coming_back_dies(
+    quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch, throttled: bool
+) -> None:
+    """What is appended meanwhile is committed without it, a little later; at once, if it is the
+    leader that makes it wait."""
+    monkeypatch.setattr("tidelog.broker.partition._AWAIT_SECONDS", 0.01)
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1,), partition_epoch=1)
+        leader = world.replicas[1].partition
+        assert leader is not None
+        for broker in BROKERS:
+            world.tell(broker)
+        names = {"leader.replication.throttled.replicas": "*"} if throttled else {}
+        leader.configure(LogConfig.of(Settings.of(), names))
+        world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+        for _ in range(2):
+            world.append()
+            world.fetch(2)
+        before = leader.log.end_offset
+        world.append()
+        assert leader.high_watermark == (leader.log.end_offset if throttled else before)
+        async with asyncio.timeout(60):
+            while leader.high_watermark < leader.log.end_offset:
+                await asyncio.sleep(0.001)
+        world.close()
+
+    asyncio.run(run())

@@ -11,6 +11,7 @@ what its fetcher brings, as it is, and takes the leader's high watermark.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 _new_tuple = tuple.__new__  # half the time of Acknowledged(...)
 _ZSTD = int(Codec.ZSTD)
 _NEWEST_ZSTD_BLIND_PRODUCE = 6  # clients before Produce 7 do not know zstd
+_AWAIT_SECONDS = 1.0  # for the next fetch of a follower that may come into sync
 
 
 class Acknowledged(NamedTuple):
@@ -159,16 +161,31 @@ class Partition:
         state = self.in_sync_state
         if not self.leads or state is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        awaited = follower in state.awaited
         if not state.fetched(follower, offset, self.log.end_offset, now_ms):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if follower in state.isr or state.proposed is not None:
+        if len(state.isr) <= len(state.followers):
+            self._may_come_into_sync(follower, state)
+        if awaited or follower in state.isr or state.proposed is not None:
             self._advance_high_watermark()
         if state.starts_at(follower, log_start_offset):
             self.wake()
-        if len(state.isr) <= len(state.followers):
-            isr = state.to_add(follower, self.log.high_watermark, self.epoch_start)
-            if isr is not None:
-                self.replicas.propose_isr(self, isr)
+
+    def _may_come_into_sync(self, follower: int, state: InSync) -> None:
+        isr = state.to_add(follower, self.log.high_watermark, self.epoch_start)
+        if isr is not None:
+            self.replicas.propose_isr(self, isr)
+        elif (end := state.awaited.get(follower)) is not None:
+            if self.throttled_leader:
+                state.no_longer_await(follower, end)  # it is made to wait itself
+                return
+            loop = asyncio.get_running_loop()
+            loop.call_later(_AWAIT_SECONDS, self._no_longer_await, state, follower, end)
+
+    def _no_longer_await(self, state: InSync, follower: int, end: int) -> None:
+        state.no_longer_await(follower, end)
+        if self.in_sync_state is state and not self.deleted:
+            self._advance_high_watermark()
 
     def holds_up(self, follower: int) -> bool:
         """May this follower be made to wait, when too much is copied?"""

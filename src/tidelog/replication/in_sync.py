@@ -7,6 +7,11 @@ a busy leader is always a little behind.
 Changes of the in-sync set are proposed to the controller, and count when it has agreed
 (KIP-497).  Meanwhile the careful reading is taken of both: the high watermark waits for who
 is in the old set or in the new one.
+
+Under constant load the end moves on between any two fetches of a follower, and alone in sync the
+leader would commit that at once: the follower could never show that it has all that is committed.
+So the high watermark waits for the next fetch of one that keeps pace and may come into sync, where
+the log ended at its last.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ class InSync:
         self.isr = tuple(isr)
         self.partition_epoch = partition_epoch
         self.proposed: tuple[int, ...] | None = None
+        self.awaited: dict[int, int] = {}  # who may come into sync with its next fetch, and where
         # Nobody is late at first: who is in sync has the lag time to show that it is there.
         self.followers = {b: Follower(caught_up_ms=now_ms) for b in replicas if b != leader}
 
@@ -53,6 +59,7 @@ class InSync:
         self.followers = {
             b: known.get(b) or Follower(caught_up_ms=now_ms) for b in replicas if b != self.leader
         }
+        self.awaited = {b: end for b, end in self.awaited.items() if b in self.followers}
 
     # -- facts ------------------------------------------------------------------
 
@@ -61,14 +68,25 @@ class InSync:
         state = self.followers.get(follower)
         if state is None:
             return False
+        if self.awaited:
+            self.awaited.pop(follower, None)
+        keeps_pace = False
         if offset >= leader_end:
             state.caught_up_ms = now_ms
         elif offset >= state.leader_end and state.fetched_ms:
             state.caught_up_ms = max(state.caught_up_ms, state.fetched_ms)
+            keeps_pace = True
         state.end_offset = offset
         state.fetched_ms = now_ms
         state.leader_end = leader_end
+        if keeps_pace and self._may_be_added(follower):
+            self.awaited[follower] = leader_end
         return True
+
+    def no_longer_await(self, follower: int, leader_end: int) -> None:
+        """It has taken too long since its fetch when the log ended there."""
+        if self.awaited.get(follower) == leader_end:
+            del self.awaited[follower]
 
     def starts_at(self, follower: int, log_start_offset: int) -> bool:
         """The log of a follower starts there; False if that is no news."""
@@ -85,6 +103,8 @@ class InSync:
             state = self.followers.get(broker)
             if state is not None and state.end_offset < lowest:
                 lowest = state.end_offset
+        if self.awaited:
+            lowest = min(lowest, *self.awaited.values())
         return lowest
 
     def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
@@ -101,15 +121,19 @@ class InSync:
         began: the high watermark of a new leader may be an old one.  Only who fetches now is
         asked about: the others may be dead, or come back with less than they had.
         """
-        if self.proposed is not None or follower in self.isr:
+        if not self._may_be_added(follower):
             return None
-        state = self.followers[follower]
-        if state.refused_ms is not None and (
-            0 <= state.fetched_ms - state.refused_ms < _REFUSED_MS
-        ):
-            return None  # the same answer again
-        enough = state.end_offset >= max(high_watermark, epoch_start)
+        enough = self.followers[follower].end_offset >= max(high_watermark, epoch_start)
         return (*self.isr, follower) if enough else None
+
+    def _may_be_added(self, follower: int) -> bool:
+        if self.proposed is not None or follower in self.isr:
+            return False
+        state = self.followers[follower]
+        # Soon after a refusal, it would be the same answer again.
+        return state.refused_ms is None or not (
+            0 <= state.fetched_ms - state.refused_ms < _REFUSED_MS
+        )
 
     def to_drop(self, leader_end: int, now_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
         """The in-sync set without those who have not caught up for too long, if there are any."""
