@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 from cli import run, spawn
 from cluster_support import Load, controller, create_topic, everybody_knows, in_sync, topic_state
+from raw_client import RawClient
 from waiting import until
 
+from tidelog.client.admin import create_request
 from tidelog.coordination.zookeeper_server import ZooKeeperServer, ensemble
 from tidelog.errors import ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 from tidelog.testing.ports import free_port
+from tidelog.wire.messages.create_topics import CreateTopicsResponse
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 PARTITIONS = 3
 PATIENT = {"zookeeper.session.timeout.ms": 30_000}
@@ -89,6 +96,7 @@ def test_who_dies_meanwhile_is_noticed_when_it_is_back(new_cluster: Any, tmp_pat
     """Nobody waits for the end of a session that ZooKeeper still remembers."""
     server = ZooKeeperServer(tmp_path / "zookeeper", free_port())
     with server, new_cluster(settings=PATIENT, zookeeper=server.connect) as cluster:
+        answers_in_time(cluster, server)
         governor = controller(cluster)
         server.kill()
         all_have(cluster, LOST, not_since=FOUND)
@@ -101,6 +109,29 @@ def test_who_dies_meanwhile_is_noticed_when_it_is_back(new_cluster: Any, tmp_pat
         died = f"broker {governor.broker_id} has died: its port refuses connections"
         until(lambda: any(died in b.log for b in cluster.running()), "somebody says it", 100)
         until(lambda: controller(cluster) is not governor, "another takes office", 100)
+
+
+def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
+    """ZooKeeper hangs: nobody is told for the rest of a session, but by the request's own time."""
+    assert server.process is not None
+    port = controller(cluster).port
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        create = create_request([NewTopic("hangs")])
+        delete = DeleteTopicsRequest(topic_names=["none"])
+        elect = ElectLeadersRequest(topic_partitions=None)
+        create.timeout_ms = delete.timeout_ms = elect.timeout_ms = 500
+        with RawClient(port, timeout=100) as client:
+            made = client.call(create, CreateTopicsResponse, 7).topics[0]
+            assert made.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert "within 500 ms" in made.error_message or "ZooKeeper" in made.error_message
+            (gone,) = client.call(delete, DeleteTopicsResponse, 5).responses
+            assert gone.error_code == ErrorCode.REQUEST_TIMED_OUT
+            answer = client.call(elect, ElectLeadersResponse, 2)
+            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    make_later(cluster)
 
 
 def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path: Path) -> None:

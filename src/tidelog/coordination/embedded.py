@@ -122,6 +122,9 @@ class EmbeddedKeeper:
     async def reachable(self) -> None:
         return
 
+    def problem(self) -> str:
+        return ""
+
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
         """The session lives as long as the process: there is nothing to tell."""
 

@@ -141,6 +141,10 @@ class Keeper(Protocol):
         """Return when there is a connection; Unreachable if none comes within a moment."""
         ...
 
+    def problem(self) -> str:
+        """Why there is no connection, and what to do; empty if there is one."""
+        ...
+
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
         """Who is told, in the event loop, what happens to the session."""
         ...

@@ -177,7 +177,10 @@ class ZooKeeper:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._connected.wait()
         except TimeoutError:
-            raise Unreachable(f"{self._absence}, then try again") from None
+            raise Unreachable(self.problem()) from None
+
+    def problem(self) -> str:
+        return "" if self._connected.is_set() else f"{self._absence}, then try again"
 
     async def close(self) -> None:
         self._closed = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import describe_topic
 from tidelog.broker.dispatch import Client, api
+from tidelog.broker.in_time import in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -46,7 +47,8 @@ async def _result(
         message = "this topic is in the request twice"
         return _failure(topic.name, ErrorCode.INVALID_REQUEST, message)
     try:
-        return await _create(broker, topic, request.validate_only)
+        work = _create(broker, topic, request.validate_only)
+        return await in_time(broker, work, request.timeout_ms)
     except ApiError as error:
         return _failure(topic.name, error.code, error.message)
     except (KeeperError, OSError) as error:

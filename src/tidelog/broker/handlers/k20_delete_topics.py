@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.broker.in_time import in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.delete_topics import (
@@ -29,11 +30,11 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics."""
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    rows = await asyncio.gather(*(_delete(broker, row) for row in wanted))
+    rows = await asyncio.gather(*(_delete(broker, row, request.timeout_ms) for row in wanted))
     return DeleteTopicsResponse(responses=rows)
 
 
-async def _delete(broker: Broker, row: DeleteTopicState) -> DeletableTopicResult:
+async def _delete(broker: Broker, row: DeleteTopicState, timeout_ms: int) -> DeletableTopicResult:
     name, code, message = row.name, ErrorCode.NONE, None
     try:
         if name is None:
@@ -47,7 +48,7 @@ async def _delete(broker: Broker, row: DeleteTopicState) -> DeletableTopicResult
             message = "delete.topic.enable is false on this broker"
             raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, message)
         known = broker.metadata.topics.get(name)
-        await broker.controller.delete_topic(name)
+        await in_time(broker, broker.controller.delete_topic(name), timeout_ms)
         topic_id = known.topic_id if known else row.topic_id
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
     except ApiError as error:

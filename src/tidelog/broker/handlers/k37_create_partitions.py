@@ -5,9 +5,11 @@ Versions: 2 flexible.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.broker.in_time import in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -27,13 +29,12 @@ async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, client: Client
 ) -> CreatePartitionsResponse:
     """Add partitions to topics."""
-    return CreatePartitionsResponse(
-        results=[await _grow(broker, topic, request.validate_only) for topic in request.topics]
-    )
+    work = (_grow(broker, topic, request) for topic in request.topics)
+    return CreatePartitionsResponse(results=await asyncio.gather(*work))
 
 
 async def _grow(
-    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool
+    broker: Broker, topic: CreatePartitionsTopic, request: CreatePartitionsRequest
 ) -> CreatePartitionsTopicResult:
     code, message = ErrorCode.NONE, None
     assignment = None
@@ -43,9 +44,10 @@ async def _grow(
         if topic.name in INTERNAL_TOPICS:
             message = f"groups are found by the number of partitions of {topic.name}: it stays"
             raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
-        await broker.controller.create_partitions(
-            topic.name, topic.count, assignment, validate_only=validate_only
+        work = broker.controller.create_partitions(
+            topic.name, topic.count, assignment, validate_only=request.validate_only
         )
+        await in_time(broker, work, request.timeout_ms)
     except ApiError as error:
         code, message = error.code, error.message
     except (KeeperError, OSError) as error:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.broker.in_time import in_time
 from tidelog.coordination.elections import target
 from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.partition_states import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -21,6 +23,7 @@ from tidelog.wire.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.membership import Membership
 
 
 @api(AlterPartitionReassignmentsRequest, versions=(0, 1))
@@ -34,7 +37,7 @@ async def alter_partition_reassignments(
         for row in topic.partitions
     }
     member = broker.member
-    results: dict[tuple[str, int], ApiError | None] = {}
+    results: dict[Key, ApiError | None] = {}
     try:
         if member is None:
             alone = ApiError(
@@ -42,11 +45,8 @@ async def alter_partition_reassignments(
             )
             results = dict.fromkeys(wanted, alone)
         else:
-            controller = await member.in_office()
-            if not request.allow_replication_factor_change:
-                results = _other_count(controller.metadata, wanted)
-            moves = {key: to for key, to in wanted.items() if key not in results}
-            results.update(await member.govern(controller.reassign(moves)))
+            work = _move(member, wanted, request.allow_replication_factor_change)
+            results = await in_time(broker, work, request.timeout_ms)
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.code, error_message=error.message, responses=[]
@@ -66,11 +66,21 @@ async def alter_partition_reassignments(
     )
 
 
+async def _move(
+    member: Membership, wanted: dict[Key, tuple[int, ...] | None], other_count: bool
+) -> dict[Key, ApiError | None]:
+    controller = await member.in_office()
+    results = {} if other_count else _other_count(controller.metadata, wanted)
+    moves = {key: to for key, to in wanted.items() if key not in results}
+    results.update(await member.govern(controller.reassign(moves)))
+    return results
+
+
 def _other_count(
-    metadata: ClusterMetadata, wanted: dict[tuple[str, int], tuple[int, ...] | None]
-) -> dict[tuple[str, int], ApiError | None]:
+    metadata: ClusterMetadata, wanted: dict[Key, tuple[int, ...] | None]
+) -> dict[Key, ApiError | None]:
     """Those that would change the number of replicas."""
-    problems: dict[tuple[str, int], ApiError | None] = {}
+    problems: dict[Key, ApiError | None] = {}
     for (name, index), replicas in wanted.items():
         topic = metadata.topics.get(name)
         if topic is None or replicas is None or not 0 <= index < len(topic.partitions):
