@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from log_support import append, generator, open_in
+from log_support import append, generator, log_config, make_batch, open_in
 
 from tidelog.log.leader_epochs import LeaderEpochs, parse_epochs
 
@@ -153,3 +153,24 @@ def test_an_epoch_that_a_power_cut_took_is_in_the_batches(tmp_path: Path, left: 
     again = open_in(tmp_path, clean=False, recovery_point=1)
     assert again.epochs.entries == [(3, 0), (4, 2), (6, 4)]
     assert path.read_text() == "0\n3\n3 0\n4 2\n6 4\n"
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 10_000])
+def test_epochs_before_a_log_start_that_a_crash_took(tmp_path: Path, segment_bytes: int) -> None:
+    """DeleteRecords, and kill -9 before the checkpoint: the records are there again."""
+    config = log_config(segment_bytes=segment_bytes)
+    log = open_in(tmp_path, config)
+    for epoch in (0, 0, 3, 3, 4, 4, 4, 6):
+        append(log, make_batch([b"x"] * 2), epoch=epoch)
+    entries = list(log.epochs.entries)
+    assert entries == [(0, 0), (3, 4), (4, 8), (6, 14)]
+    log.high_watermark = log.end_offset
+    log.advance_start(11)
+    assert log.epochs.entries == [(4, 11), (6, 14)]
+    again = open_in(tmp_path, config, clean=False, recovery_point=log.end_offset)
+    assert (again.log_start_offset, again.epochs.entries) == (0, entries)
+    started = open_in(tmp_path, config, clean=False, log_start_offset=5)
+    started.high_watermark = started.end_offset
+    assert started.epochs.entries == [(3, 5), *entries[2:]]
+    started.advance_start(15)
+    assert open_in(tmp_path, config, log_start_offset=15).epochs.entries == [(6, 15)]

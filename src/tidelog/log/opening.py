@@ -222,6 +222,9 @@ def _load_epochs(
     changed |= epochs.truncate_from_end(opened.end_offset + 1)
     for epoch, start in found:
         changed |= epochs.assign(epoch, start)
+    if epochs.entries and opened.log_start_offset < epochs.entries[0][1]:
+        # Records were deleted, but a crash came before the new start of the log was written down.
+        changed |= _put_before(epochs, segments, opened.log_start_offset)
     changed |= epochs.truncate_from_start(opened.log_start_offset)
     if changed and epochs.entries:
         try:
@@ -229,6 +232,23 @@ def _load_epochs(
         except OSError as error:
             log.warning("%s: leader epochs not saved: %s", directory, error)
     return epochs
+
+
+def _put_before(epochs: LeaderEpochs, segments: list[Segment], start: int) -> bool:
+    """Find the epochs of what is in the log before the first one that is known: without them a
+    follower whose log parts from ours there would be told that it does not."""
+    end = epochs.entries[0][1]
+    older = LeaderEpochs()
+    for segment in segments:
+        found = segment.locate(start) if segment.base_offset < end else None
+        for _, header in segment.headers(found[0]) if found else ():
+            if header.base_offset >= end:
+                break
+            older.assign(header.leader_epoch, header.base_offset)
+    for epoch, begin in epochs.entries:
+        older.assign(epoch, begin)
+    changed, epochs.entries = older.entries != epochs.entries, older.entries
+    return changed
 
 
 def _load_producers(directory: str, segments: list[Segment], end: int) -> ProducerState:
