@@ -2,7 +2,8 @@
 
 Everything happens that may: appends, fetches, changes of the in-sync set that are decided
 late, never or twice, elections at any moment, restarts, leaders that do not know yet that
-they were replaced.  What was ever below a high watermark stays what it was.
+they were replaced, records that are deleted.  What was ever below a high watermark stays what
+it was, or is deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tidelog.broker.replicas import Replicas
 from tidelog.clock import FakeClock
 from tidelog.coordination import elections
 from tidelog.coordination.metadata import PartitionInfo, TopicInfo
-from tidelog.errors import ApiError
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.log.log import Log
 from tidelog.log.manager import LogManager
 from tidelog.settings import LogConfig, Settings
 from tidelog.wire.records import decode_batch, split_batches
@@ -93,10 +95,21 @@ class World:
         """A producer finds whoever takes itself for the leader; there may be several."""
         for replica in self.leaders():
             for _ in range(self.random.randint(1, 3)):
-                self.number += 1
-                batch = memoryview(bytearray(make_batch([str(self.number).encode()])))
+                count = self.random.choice((1, 1, 3))
+                numbers = range(self.number, self.number + count)
+                self.number += count
+                batch = memoryview(bytearray(make_batch([str(n).encode() for n in numbers])))
                 assert replica.partition is not None
                 replica.partition.append(batch, 9, self.clock.now_ms())
+
+    def delete(self) -> None:
+        """DeleteRecords, also within a batch."""
+        for replica in self.leaders():
+            partition = replica.partition
+            assert partition is not None
+            if partition.leader_epoch == self.info.leader_epoch:
+                start, end = partition.log.log_start_offset, partition.high_watermark
+                partition.delete_records(self.random.randint(start, end))
 
     def leaders(self) -> list[Replica]:
         found = [r for r in self.replicas.values() if r.partition is not None]
@@ -124,7 +137,9 @@ class World:
                     offset, self.random.choice((1, 200, 10_000)), at_least_one=True
                 )
                 high, start = leader.log.high_watermark, leader.log.log_start_offset
-            except ApiError:
+            except ApiError as error:
+                if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    follower.find_place(leader.log.log_start_offset, leader.log.end_offset)
                 continue
             records = memoryview(bytearray(found.read())) if found else None
             follower.replicate(records, high, start, self.clock.now_ms())
@@ -192,8 +207,19 @@ class World:
         broker = self.random.choice(BROKERS)
         up = self.replicas[broker].up
         what = self.random.choices(
-            ("append", "fetch", "decide", "tell", "lag", "die", "back", "notice", "zombie"),
-            (5, 12, 5, 5, 1, 0.4, 2, 1, 0.5),
+            (
+                "append",
+                "fetch",
+                "decide",
+                "tell",
+                "lag",
+                "die",
+                "back",
+                "notice",
+                "zombie",
+                "delete",
+            ),
+            (5, 12, 5, 5, 1, 0.4, 2, 1, 0.5, 0.5),
         )[0]
         self.history.append(f"{what} {broker}")
         if what == "append":
@@ -216,6 +242,8 @@ class World:
             self.notice()
         elif what == "zombie":
             self.forget_a_living_leader()
+        elif what == "delete":
+            self.delete()
         self.check()
 
     def close(self) -> None:
@@ -242,11 +270,12 @@ class World:
 def values(partition: Partition, end: int) -> dict[int, bytes]:
     found = partition.log.read(partition.log.log_start_offset, 1 << 30, end, at_least_one=True)
     result: dict[int, bytes] = {}
-    position = partition.log.log_start_offset
+    start = position = partition.log.log_start_offset
     while found is not None:
         for batch in split_batches(found.read()):
             for record in decode_batch(batch):
-                result[record.offset] = record.value or b""
+                if record.offset >= start:
+                    result[record.offset] = record.value or b""
                 position = record.offset + 1
         found = partition.log.read(position, 1 << 30, end, at_least_one=True)
     return result
@@ -270,9 +299,12 @@ def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
                 world.decide(broker)
             world.check()
         logs = [values_of(world.replicas[broker]) for broker in BROKERS]
+        # A crash may take back what was deleted, for some of them.
+        start = max(log_of(replica).log_start_offset for replica in world.replicas.values())
+        logs = [{offset: log[offset] for offset in log if offset >= start} for log in logs]
         assert logs[0] == logs[1] == logs[2], world.history
         for offset, value in world.committed.items():
-            assert logs[0].get(offset) == value, (offset, world.history)
+            assert offset < start or logs[0].get(offset) == value, (offset, world.history)
         assert sorted(world.info.isr) == [1, 2, 3]
         world.close()
 
@@ -282,6 +314,11 @@ def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
 def values_of(replica: Replica) -> dict[int, bytes]:
     assert replica.partition is not None
     return values(replica.partition, replica.partition.log.end_offset)
+
+
+def log_of(replica: Replica) -> Log:
+    assert replica.partition is not None
+    return replica.partition.log
 
 
 def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:

@@ -228,6 +228,13 @@ class Partition:
     ) -> None:
         """Append what the leader has sent, and follow its watermarks."""
         writer = self.log
+        if log_start_offset > writer.log_start_offset:
+            # First of all: where that is the end of what we have, the next batch may begin before
+            # it.  Up to there nothing is compared, so what we have may be another leader's.
+            if log_start_offset > writer.high_watermark:
+                writer.high_watermark = min(log_start_offset, writer.end_offset)
+            if log_start_offset <= writer.high_watermark:
+                writer.advance_start(log_start_offset)
         position, size = 0, len(records) if records is not None else 0
         while size - position >= HEADER_SIZE:
             assert records is not None
@@ -247,11 +254,6 @@ class Partition:
         if high > writer.high_watermark:
             writer.high_watermark = high
             self.wake()
-        if log_start_offset > writer.log_start_offset:
-            if log_start_offset > writer.high_watermark:
-                writer.high_watermark = min(log_start_offset, writer.end_offset)
-            if log_start_offset <= writer.high_watermark:
-                writer.advance_start(log_start_offset)
 
     def cut_diverged(self, epoch: int, end_offset: int) -> None:
         """The leader's log has ``epoch`` end at ``end_offset``; ours goes on: cut it back."""
