@@ -18,7 +18,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tidelog.testing import LocalCluster
@@ -69,12 +69,17 @@ class CutNetwork:
             way = self._open(keeper, ZOOKEEPER, broker.broker_id)
             broker.settings["zookeeper.connect"] = f"{_HOST}:{way}{slash}{path}"
 
-    def cut(self, one: int, *others: int) -> None:
-        """Nothing passes between one and the others."""
+    @contextlib.contextmanager
+    def cut(self, one: int, *others: int) -> Iterator[None]:
+        """Nothing passes between one and the others, within ``with``."""
         with self._changed:
             self._cuts |= {frozenset((one, other)) for other in others}
+        try:
+            yield
+        finally:
+            self._heal()
 
-    def heal(self) -> None:
+    def _heal(self) -> None:
         with self._changed:
             self._cuts.clear()
             self._changed.notify_all()
@@ -84,7 +89,7 @@ class CutNetwork:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self.heal()
+        self._heal()
         for door in self._doors:
             _close(door.listener)
 

@@ -97,12 +97,15 @@ class GroupClient(RawClient):
 
     def committed(self, group, topic, partition=0):
         """The committed offset; -1 if there is none."""
+        found = self.fetch_offset(group, topic, partition)
+        assert found.error_code == 0, found
+        return found.topics[0].partitions[0].committed_offset
+
+    def fetch_offset(self, group, topic, partition=0):
         rows = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
         asked = offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=rows)
         request = offset_fetch.OffsetFetchRequest(groups=[asked])
-        found = self.call(request, offset_fetch.OffsetFetchResponse, 9).groups[0]
-        assert found.error_code == 0, found
-        return found.topics[0].partitions[0].committed_offset
+        return self.call(request, offset_fetch.OffsetFetchResponse, 9).groups[0]
 
     def describe(self, group, version=6):
         request = describe_groups.DescribeGroupsRequest(groups=[group])

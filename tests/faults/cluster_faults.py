@@ -167,8 +167,7 @@ def _cut(scene: Scene, victim: ClusterBroker, others: list[int], whom: str) -> N
     what = f"broker {victim.broker_id} is cut off from {whom}"
     second = scene.second(victim)
     governs = controller(scene.cluster) is victim
-    scene.network.cut(victim.broker_id, *others)
-    try:
+    with scene.network.cut(victim.broker_id, *others):
         if short:
             scene.say(f"{what} for {seconds:.1f} s")
             time.sleep(seconds)
@@ -188,8 +187,6 @@ def _cut(scene: Scene, victim: ClusterBroker, others: list[int], whom: str) -> N
             if second is not None:
                 second.kill()
                 until(lambda: _somebody_governs(scene, second), "there is a controller", _LONGEST)
-    finally:
-        scene.network.heal()
     if second is not None and second.process is None:
         second.start()  # not before: if the victim governs, nobody else can be told
 

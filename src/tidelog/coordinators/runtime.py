@@ -174,13 +174,30 @@ class Shard:
             log.exception("%s-%d: append failed", partition.topic, partition.index)
             _tell(waiting, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
-        if written.last_offset < partition.high_watermark:
+        self._tell_when_safe(written.last_offset, waiting)
+
+    def when_safe(self, done: Done) -> None:
+        """``done`` hears when everything that is written by now is safe, or why that is not known.
+
+        Who does not see that any more may be cut off, and another may coordinate by now.
+        """
+        if self.closed:
+            done(ErrorCode.NOT_COORDINATOR)
+        else:
+            self._tell_when_safe(self.partition.log.end_offset - 1, [done])
+
+    @property
+    def all_safe(self) -> bool:
+        return self.partition.high_watermark >= self.partition.log.end_offset
+
+    def _tell_when_safe(self, offset: int, waiting: list[Done]) -> None:
+        if offset < self.partition.high_watermark:
             _tell(waiting, ErrorCode.NONE)
             return
         if not self._unsafe:
-            partition.watch(self._wake)
+            self.partition.watch(self._wake)
         limit = self._clock.monotonic() + self._ack_timeout
-        self._unsafe.append((written.last_offset, limit, waiting))
+        self._unsafe.append((offset, limit, waiting))
         if self._unsafe_timer is None:
             self._time_unsafe()
 
@@ -338,6 +355,11 @@ class Runtime(Generic[M]):
         if index in self._shards:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+    def shard(self, key: str) -> Shard | None:
+        """The shard of ``key``, if it is ours."""
+        found = self._shards.get(partition_for(key, self.partitions)) if self.partitions else None
+        return None if found is None else found[0]
 
     @property
     def loading(self) -> bool:

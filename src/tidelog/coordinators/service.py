@@ -267,6 +267,25 @@ class GroupCoordinator:
         """What a group has committed; empty if there is no such group."""
         return self.shard(group_id).offsets.get(group_id) or GroupOffsets()
 
+    def all_safe(self, group_id: str) -> bool:
+        """Do all replicas in sync have everything that the coordinator of a group has written?"""
+        shard = self.runtime.shard(group_id)
+        return shard is None or shard.all_safe
+
+    async def when_safe(self, group_id: str) -> ErrorCode:
+        """Wait for that.  If it does not come, another may coordinate: ask who does."""
+        shard = self.runtime.shard(group_id)
+        if shard is None:
+            return ErrorCode.NONE
+        told: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def tell(error: ErrorCode) -> None:
+            if not told.done():  # the client may be gone
+                told.set_result(error)
+
+        shard.when_safe(tell)
+        return ErrorCode.NOT_COORDINATOR if await told else ErrorCode.NONE
+
     def removals(self, group_id: str) -> Mapping[tuple[str, int], Removal]:
         """Offsets that a group does not have any more, and why."""
         offsets = self.shard(group_id).offsets.get(group_id)

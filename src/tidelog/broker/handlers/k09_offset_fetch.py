@@ -2,14 +2,19 @@
 
 Without topics: everything that the group has committed.  A partition without an offset is
 answered with offset -1 and no error.
+
+A coordinator that has written what is not replicated yet waits for that before it answers: it
+may be cut off from the others, who have another by now, with newer offsets.
+
 Versions: 2 all topics, error of the group; 3 throttle time; 5 leader epoch; 6 flexible;
 7 require stable; 8 many groups; 9 member epochs (KIP-848); 10 topic ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordinators.offsets import Committed, GroupOffsets
@@ -34,27 +39,47 @@ _NOTHING = Committed(-1, -1, "", -1)
 
 # Topic, and for each partition what is committed.
 Rows = list[tuple[str, list[tuple[int, Committed]]]]
+Codes = Mapping[str, ErrorCode]  # of groups that cannot be answered for
 
 
 @api(OffsetFetchRequest, versions=(1, 10))
 def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, client: Client
-) -> OffsetFetchResponse:
+) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:
     """Say which offsets groups have committed."""
+    groups = [request.group_id]
     if client.version >= _MANY:
-        groups = [_group(broker, group, client.version) for group in request.groups]
+        groups = [group.group_id for group in request.groups]
+    unsafe = [group_id for group_id in groups if not broker.groups.all_safe(group_id)]
+    if unsafe:
+        return _answer_when_safe(broker, request, client.version, unsafe)
+    return _answer(broker, request, client.version, {})
+
+
+async def _answer_when_safe(
+    broker: Broker, request: OffsetFetchRequest, version: int, unsafe: list[str]
+) -> OffsetFetchResponse:
+    codes = await asyncio.gather(*map(broker.groups.when_safe, unsafe))
+    return _answer(broker, request, version, dict(zip(unsafe, codes, strict=True)))
+
+
+def _answer(
+    broker: Broker, request: OffsetFetchRequest, version: int, codes: Codes
+) -> OffsetFetchResponse:
+    if version >= _MANY:
+        groups = [_group(broker, group, version, codes) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     wanted = None
     if request.topics is not None:
         wanted = [(row.name, row.partition_indexes) for row in request.topics]
     code = ErrorCode.NONE
     try:
-        rows = _look_up(broker.groups.offsets(request.group_id), wanted)
+        rows = _look_up(_offsets(broker, request.group_id, codes), wanted)
     except ApiError as error:
         code = error.code
         rows = [(name, [(index, _NOTHING) for index in indexes]) for name, indexes in wanted or ()]
     return OffsetFetchResponse(
-        error_code=code if client.version >= _GROUP_ERROR else 0,
+        error_code=code if version >= _GROUP_ERROR else 0,
         topics=[
             OffsetFetchResponseTopic(
                 name=topic,
@@ -74,6 +99,12 @@ def offset_fetch(
     )
 
 
+def _offsets(broker: Broker, group_id: str, codes: Codes) -> GroupOffsets:
+    if code := codes.get(group_id):
+        raise ApiError(code)
+    return broker.groups.offsets(group_id)
+
+
 def _look_up(offsets: GroupOffsets, wanted: Iterable[tuple[str, Iterable[int]]] | None) -> Rows:
     if wanted is None:
         return [(topic, list(rows.items())) for topic, rows in offsets.topics.items()]
@@ -84,7 +115,7 @@ def _look_up(offsets: GroupOffsets, wanted: Iterable[tuple[str, Iterable[int]]] 
 
 
 def _group(
-    broker: Broker, group: OffsetFetchRequestGroup, version: int
+    broker: Broker, group: OffsetFetchRequestGroup, version: int, codes: Codes
 ) -> OffsetFetchResponseGroup:
     names, topics = broker.metadata.topic_names, broker.metadata.topics
     by_id = version >= _BY_ID
@@ -100,7 +131,7 @@ def _group(
     try:
         if version >= _EPOCH:
             broker.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        rows = _look_up(broker.groups.offsets(group.group_id), wanted)
+        rows = _look_up(_offsets(broker, group.group_id, codes), wanted)
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
     if by_id:
