@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,9 @@ def test_one_of_three_is_too_few(tmp_path: Path) -> None:
         servers[0].kill()
 
 
-def test_it_comes_back_without_its_data(tmp_path: Path) -> None:
+def test_it_comes_back_without_its_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A server refuses whom it has told more than it knows: it is there, and says nothing."""
+    caplog.set_level(logging.INFO)
     port = free_port()
     own, empty = (ZooKeeperServer(tmp_path / name, port) for name in ("own", "empty"))
 
@@ -61,11 +63,14 @@ def test_it_comes_back_without_its_data(tmp_path: Path) -> None:
         empty.start()
         while "does not know what it has told before" not in await problem(keeper):
             pass
+        while "it answers, but does not know" not in caplog.text:
+            await problem(keeper)
         empty.kill()
         own.start()
         while await problem(keeper):
             pass
         await keeper.close()
+        assert "connected to ZooKeeper again" in caplog.text
 
     try:
         asyncio.run(asyncio.wait_for(work(), 200))
