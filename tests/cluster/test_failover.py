@@ -32,8 +32,12 @@ def a_survivor(cluster: LocalCluster) -> ClusterBroker:
 
 
 def back_in_sync(cluster: LocalCluster, topic: str, count: int = 3) -> None:
-    broker = a_survivor(cluster)
-    until(lambda: in_sync(broker, topic, count), f"{count} replicas in sync", 100)
+    """As everybody sees it: who was away may not know yet that others have gone on."""
+    until(
+        lambda: all(in_sync(broker, topic, count) for broker in cluster.running()),
+        f"{count} replicas in sync",
+        100,
+    )
 
 
 def test_the_leader_dies(own_cluster: LocalCluster) -> None:

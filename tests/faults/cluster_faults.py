@@ -106,7 +106,7 @@ def freeze(scene: Scene) -> None:
     try:
         until(lambda: _unregistered(scene, victim), "the others know", _LONGEST)
         scene.load.more()
-        _kill_also(scene, second)
+        _kill_also(second)
     finally:
         victim.thaw()
 
@@ -115,12 +115,11 @@ def _named(second: ClusterBroker | None, joined: str = ", with") -> str:
     return f"{joined} a kill -9 of broker {second.broker_id}" if second else ""
 
 
-def _kill_also(scene: Scene, second: ClusterBroker | None) -> None:
+def _kill_also(second: ClusterBroker | None) -> None:
     """One broker is left, which must not acknowledge anything before the second is back."""
     if second is not None:
         second.kill()
         second.start()
-        scene.load.more()
 
 
 def _unregistered(scene: Scene, victim: ClusterBroker) -> bool:
@@ -173,9 +172,9 @@ def _cut(scene: Scene, victim: ClusterBroker, others: list[int], whom: str) -> N
             time.sleep(seconds)
         elif ZOOKEEPER in others:
             scene.say(f"{what} for longer than its session{_named(second)}")
+            # A client that is connected to the victim only asks nobody else who leads, and waits.
             until(lambda: _unregistered(scene, victim), "the others lead", _LONGEST)
-            scene.load.more()
-            _kill_also(scene, second)
+            _kill_also(second)
         elif governs:
             # Only the controller takes replicas out of sync, and only where it leads it can:
             # as with Apache Kafka, what others lead waits.
