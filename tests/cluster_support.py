@@ -223,6 +223,20 @@ class Load:
         until(lambda: self.total >= goal or self.failed, f"{count} more acknowledged", 100)
         assert not self.failed, self.failed[:3]
 
+    def more_everywhere(self) -> None:
+        """Wait until more is acknowledged in every partition.
+
+        To be called before a leader gets back what it had: librdkafka (2.16, its issue 4976)
+        asks the one in between for ever, if its thread was too busy to let go meanwhile.
+        """
+        before = {partition: len(rows) for partition, rows in self.acknowledged.items()}
+        until(
+            lambda: self.failed or all(len(self.acknowledged[p]) > n for p, n in before.items()),
+            "more acknowledged in every partition",
+            100,
+        )
+        assert not self.failed, self.failed[:3]
+
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()

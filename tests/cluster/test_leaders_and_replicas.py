@@ -158,10 +158,10 @@ def test_leaders_move_under_load(cluster: LocalCluster) -> None:
     create_topic(cluster.brokers[1], "moving", 3)
     everybody_knows(cluster, "moving")
     with Load(cluster.bootstrap, "moving", 3) as load:
-        for _ in range(15):
-            load.more(50)
+        for _ in range(8):
             move_leaders(cluster, "moving")
-        load.more()
+            move_leaders(cluster, "moving")
+            load.more_everywhere()
     load.check(cluster.bootstrap)
 
 

@@ -64,7 +64,13 @@ class Office:
         assert topic is not None
         return topic.partitions[index]
 
-    async def ask(self, broker_id: int, isr: tuple[int, ...], **other: int) -> ErrorCode:
+    async def ask(
+        self,
+        broker_id: int,
+        isr: tuple[int, ...],
+        epochs: dict[int, int] | None = None,
+        **other: int,
+    ) -> ErrorCode:
         topic, row = self.controller.metadata.topics["t"], self.row()
         change = IsrChange(
             topic.topic_id,
@@ -72,6 +78,7 @@ class Office:
             other.get("leader_epoch", row.leader_epoch),
             isr,
             other.get("partition_epoch", row.partition_epoch),
+            epochs or {},
         )
         epoch = self.controller.metadata.brokers[broker_id].epoch
         answers = await self.controller.alter_partitions(broker_id, epoch, [change])
@@ -220,6 +227,29 @@ def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
         await office.leave(3)
         await office.look()
         assert await office.ask(1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
+
+    in_office(tmp_path, work)
+
+
+def test_restarted_since_it_was_in_sync(tmp_path: Path) -> None:
+    """KIP-903: the leader says in which life of a follower it had everything."""
+
+    async def work(office: Office) -> None:
+        await office.controller.create_topic(NewTopic("t", 1, 3))
+        before = {b: info.epoch for b, info in office.controller.metadata.brokers.items()}
+        await office.leave(3)
+        await office.look()
+        await office.join(3)
+        await office.look()
+        now = {b: info.epoch for b, info in office.controller.metadata.brokers.items()}
+        assert before != now
+        assert await office.ask(1, (1, 2, 3), before) == ErrorCode.INELIGIBLE_REPLICA
+        assert office.row().isr == (1, 2)
+        # Who is in sync already needs no proof: the controller drops who is restarted.
+        assert await office.ask(1, (1, 2, 3), {**now, 2: -1}) == ErrorCode.NONE
+        assert office.row().isr == (1, 2, 3)
+        assert await office.ask(1, (1, 2), before) == ErrorCode.NONE
+        assert await office.ask(1, (1, 2, 3)) == ErrorCode.NONE, "an older leader tells no epochs"
 
     in_office(tmp_path, work)
 

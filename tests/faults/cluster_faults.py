@@ -262,8 +262,10 @@ def move(scene: Scene) -> None:
     """Leaders move again and again, with requests under way."""
     times = scene.chance.randrange(5, 30)
     scene.say(f"all leaders move to the next replica, {times} times")
-    for _ in range(times):
+    for number in range(times):
         move_leaders(scene.cluster, scene.topic)
+        if number % 2:
+            scene.load.more_everywhere()
 
 
 FAULTS: list[Callable[[Scene], None]] = [

@@ -96,6 +96,25 @@ def test_old_news_while_the_controller_thinks() -> None:
     assert known.proposed is None
 
 
+def test_a_follower_is_restarted_while_the_controller_thinks() -> None:
+    """It is proposed as who it was when it had everything, not as who it is now."""
+    known = state(isr=(1, 2))
+    known.fetched(2, 10, 10, 1, broker_epoch=20)
+    known.fetched(3, 10, 10, 1, broker_epoch=30)
+    known.propose((1, 2, 3))
+    assert known.proposed_epochs == {2: 20, 3: 30}
+    known.fetched(3, 4, 10, 2, broker_epoch=31)
+    assert known.proposed_epochs == {2: 20, 3: 30}
+    assert not known.fetched(3, 10, 10, 3, broker_epoch=30), "from before it was restarted"
+    assert known.followers[3].end_offset == 4
+    known.refused((1, 2, 3))
+    known.fetched(3, 10, 10, 4, broker_epoch=31)
+    known.propose((1, 2, 3))
+    assert known.proposed_epochs == {2: 20, 3: 31}
+    known.propose((1, 2))
+    assert known.proposed_epochs == {2: 20}
+
+
 def test_what_the_leader_had_when_it_began() -> None:
     """The high watermark of a new leader is old: more is needed to be in sync."""
     known = state(isr=(1,))

@@ -28,6 +28,7 @@ class Network:
     def __init__(self, world: World) -> None:
         self.broker_id, self.broker_epoch = 1, 1
         self.world = world
+        self.registered = {1: 1, 2: -1, 3: -1}  # broker epochs, as the controller knows them
         self.lose_answers = 0
         self.asked = 0
 
@@ -39,8 +40,11 @@ class Network:
         (topic,) = request.topics
         (row,) = topic.partitions
         code, info = ErrorCode.INVALID_UPDATE_VERSION, self.world.info
-        if row.partition_epoch == info.partition_epoch:
-            isr = tuple(state.broker_id for state in row.new_isr_with_epochs)
+        states = row.new_isr_with_epochs
+        if any(state.broker_epoch != self.registered[state.broker_id] for state in states):
+            code = ErrorCode.INELIGIBLE_REPLICA
+        elif row.partition_epoch == info.partition_epoch:
+            isr = tuple(state.broker_id for state in states)
             info = replace(info, isr=isr, partition_epoch=info.partition_epoch + 1)
             code, self.world.info = ErrorCode.NONE, info
         if self.lose_answers:
@@ -98,6 +102,43 @@ def test_an_answer_is_lost(quick_path: Path, no_sync: None) -> None:
         leader.follower_fetched(3, end, now)
         assert leader.high_watermark == end
         assert leader.in_sync == 3
+        task.cancel()
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_a_follower_is_restarted_while_its_proposal_stands(quick_path: Path, no_sync: None) -> None:
+    """3 had everything when it was proposed.  When the controller can be asked at last, 3 has
+    lost power and is back with less: it comes into sync when it has everything again."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        world.info = replace(world.info, isr=(1, 2), partition_epoch=1)
+        world.tell(1)
+        network = Network(world)
+        changes = IsrChanges(network)  # type: ignore[arg-type]
+        world.replicas[1].replicas.propose_isr = changes.propose
+        leader = world.replicas[1].partition
+        assert leader is not None
+        now = world.clock.now_ms()
+        end = append(leader, now)
+        leader.follower_fetched(2, end, now, broker_epoch=20)
+        leader.follower_fetched(3, end, now, broker_epoch=30)
+        assert leader.high_watermark == end
+        network.registered = {1: 1, 2: 20, 3: 31}
+        leader.follower_fetched(3, 0, now, broker_epoch=31)
+        task = asyncio.create_task(changes.run())
+        state = leader.in_sync_state
+        assert state is not None
+        while state.proposed is not None:
+            await asyncio.sleep(0.01)
+        assert network.asked == 1
+        assert state.isr == world.info.isr == (1, 2)
+        leader.follower_fetched(3, end, now + 5000, broker_epoch=31)
+        while state.proposed is not None:
+            await asyncio.sleep(0.01)
+        assert state.isr == world.info.isr == (1, 2, 3)
         task.cancel()
         world.close()
 

@@ -63,9 +63,10 @@ def produce_rows(request: ProduceRequest, version: int) -> Any:
 
 
 def fetch_rows(request: FetchRequest, version: int) -> Any:
-    replica = request.replica_id
+    replica, replica_epoch = request.replica_id, -1
     if request.replica_state is not None:
         replica = request.replica_state.replica_id
+        replica_epoch = request.replica_state.replica_epoch
 
     def ref(topic: Any) -> str | bytes:
         return topic.topic_id if version >= 13 else topic.topic
@@ -93,6 +94,7 @@ def fetch_rows(request: FetchRequest, version: int) -> Any:
         ],
         [(ref(topic), p) for topic in request.forgotten_topics_data for p in topic.partitions],
         request.rack_id,
+        replica_epoch,
     )
 
 
@@ -133,7 +135,7 @@ def test_one_batch_for_one_partition_is_read_straight(version: int, size: int) -
 
 def hot_fetch(data: bytes, start: int, version: int) -> Any:
     head = decode_fetch(memoryview(data), start, version)
-    return (*head[:7], [tuple(row) for row in head.rows], head.forgotten, head.rack)
+    return (*head[:7], [tuple(row) for row in head.rows], *head[8:])
 
 
 Shape = Callable[[Any, int], Any]

@@ -155,14 +155,19 @@ class Partition:
         self.wake_all()
 
     def follower_fetched(
-        self, follower: int, offset: int, now_ms: int, log_start_offset: int = -1
+        self,
+        follower: int,
+        offset: int,
+        now_ms: int,
+        log_start_offset: int = -1,
+        broker_epoch: int = -1,
     ) -> None:
         """A follower asks for ``offset``: it has everything below, from its log start on."""
         state = self.in_sync_state
         if not self.leads or state is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         awaited = follower in state.awaited
-        if not state.fetched(follower, offset, self.log.end_offset, now_ms):
+        if not state.fetched(follower, offset, self.log.end_offset, now_ms, broker_epoch):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if len(state.isr) <= len(state.followers):
             self._may_come_into_sync(follower, state)

@@ -42,6 +42,7 @@ class IsrChange:
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
+    broker_epochs: Mapping[int, int]  # of those in sync; -1: not known
 
 
 class ClusterController(Moves):
@@ -194,8 +195,11 @@ class ClusterController(Moves):
         if broker_id not in change.isr or not set(change.isr) <= set(row.replicas):
             return ErrorCode.INVALID_REQUEST
         fit = self._fit(key)
-        if any(b not in fit for b in change.isr if b not in row.isr):
-            return ErrorCode.INELIGIBLE_REPLICA
+        for added in set(change.isr) - set(row.isr):
+            if added not in fit:
+                return ErrorCode.INELIGIBLE_REPLICA
+            if change.broker_epochs.get(added, -1) not in (-1, self.metadata.brokers[added].epoch):
+                return ErrorCode.INELIGIBLE_REPLICA  # restarted since it had everything (KIP-903)
         return ErrorCode.NONE
 
     def _fit(self, key: Key) -> set[int]:

@@ -31,6 +31,7 @@ class Follower:
     caught_up_ms: int = 0  # when it had all there was
     fetched_ms: int = 0
     leader_end: int = 0  # at that fetch
+    broker_epoch: int = -1  # at that fetch: a broker that was restarted has another one
     refused_ms: int | None = None  # the fetch after which the controller did not take it
 
 
@@ -49,6 +50,7 @@ class InSync:
         self.isr = tuple(isr)
         self.partition_epoch = partition_epoch
         self.proposed: tuple[int, ...] | None = None
+        self.proposed_epochs: dict[int, int] = {}  # the broker epochs of the followers in it
         self.awaited: dict[int, int] = {}  # who may come into sync with its next fetch, and where
         # Nobody is late at first: who is in sync has the lag time to show that it is there.
         self.followers = {b: Follower(caught_up_ms=now_ms) for b in replicas if b != leader}
@@ -63,10 +65,13 @@ class InSync:
 
     # -- facts ------------------------------------------------------------------
 
-    def fetched(self, follower: int, offset: int, leader_end: int, now_ms: int) -> bool:
-        """A follower asks for ``offset``; False if it is no replica of this partition."""
+    def fetched(
+        self, follower: int, offset: int, leader_end: int, now_ms: int, broker_epoch: int = -1
+    ) -> bool:
+        """A follower asks for ``offset``; False if it is no replica of this partition, or has
+        been restarted since it asked."""
         state = self.followers.get(follower)
-        if state is None:
+        if state is None or -1 < broker_epoch < state.broker_epoch:
             return False
         if self.awaited:
             self.awaited.pop(follower, None)
@@ -77,6 +82,7 @@ class InSync:
             state.caught_up_ms = max(state.caught_up_ms, state.fetched_ms)
             keeps_pace = True
         state.end_offset = offset
+        state.broker_epoch = broker_epoch
         state.fetched_ms = now_ms
         state.leader_end = leader_end
         if keeps_pace and self._may_be_added(follower):
@@ -161,6 +167,11 @@ class InSync:
 
     def propose(self, isr: tuple[int, ...]) -> None:
         self.proposed = isr
+        # As they are now, however long the controller takes: a follower that is restarted
+        # meanwhile may come back with less than it has (KIP-903).
+        self.proposed_epochs = {
+            broker: state.broker_epoch for broker, state in self.followers.items() if broker in isr
+        }
 
     def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
         """What the controller says; False if that is no news.

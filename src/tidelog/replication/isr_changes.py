@@ -87,6 +87,7 @@ class IsrChanges:
                 continue
             state = partition.in_sync_state
             assert state is not None
+            epochs = {state.leader: self._broker.broker_epoch, **state.proposed_epochs}
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = TopicChange(
@@ -96,7 +97,10 @@ class IsrChanges:
                 PartitionChange(
                     partition_index=partition.index,
                     leader_epoch=partition.leader_epoch,
-                    new_isr_with_epochs=[BrokerState(broker_id=broker) for broker in isr],
+                    new_isr_with_epochs=[
+                        BrokerState(broker_id=broker, broker_epoch=epochs.get(broker, -1))
+                        for broker in isr
+                    ],
                     partition_epoch=state.partition_epoch,
                 )
             )

@@ -290,11 +290,13 @@ class FetchHead(NamedTuple):
     rows: list[FetchRow]
     forgotten: list[tuple[TopicRef, int]]
     rack: str
+    replica_epoch: int = -1  # of the follower that asks: its broker epoch
 
 
 _FETCH_V15 = struct.Struct(">iiibii")  # wait, min, max, isolation, session, epoch
 _FETCH_V7 = struct.Struct(">iiiibii")
 _FETCH_V4 = struct.Struct(">iiiib")
+_REPLICA_STATE = struct.Struct(">iq")
 
 
 def _row_layout(version: int) -> struct.Struct:
@@ -317,7 +319,7 @@ def decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
 
 def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
     flexible = version >= 12
-    replica_id, session_id, session_epoch = -1, 0, -1
+    replica_id, replica_epoch, session_id, session_epoch = -1, -1, 0, -1
     if version >= 15:
         wait, least, most, isolation, session_id, session_epoch = _FETCH_V15.unpack_from(buf, pos)
         pos += _FETCH_V15.size
@@ -370,14 +372,25 @@ def _decode_fetch(buf: memoryview, pos: int, version: int) -> FetchHead:
     if version >= 11:
         rack, pos = _read_string(buf, pos, flexible)
     if flexible:
-        replica_id = _replica_in_tags(buf, pos, replica_id)
+        replica_id, replica_epoch = _replica_in_tags(buf, pos, replica_id)
     return FetchHead(
-        replica_id, wait, least, most, isolation, session_id, session_epoch, rows, forgotten, rack
+        replica_id,
+        wait,
+        least,
+        most,
+        isolation,
+        session_id,
+        session_epoch,
+        rows,
+        forgotten,
+        rack,
+        replica_epoch,
     )
 
 
-def _replica_in_tags(buf: memoryview, pos: int, replica_id: int) -> int:
-    """Tag 1 (from version 15 on) names the follower that asks."""
+def _replica_in_tags(buf: memoryview, pos: int, replica_id: int) -> tuple[int, int]:
+    """Tag 1 (from version 15 on) names the follower that asks, and its broker epoch."""
+    replica_epoch = -1
     count, pos = read_uvarint(buf, pos)
     for _ in range(count):
         tag, pos = read_uvarint(buf, pos)
@@ -385,9 +398,9 @@ def _replica_in_tags(buf: memoryview, pos: int, replica_id: int) -> int:
         if size > len(buf) - pos:
             raise ProtocolError("FetchRequest: a tagged field is too long")
         if tag == 1:
-            (replica_id,) = _I32(buf, pos)
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(buf, pos)
         pos += size
-    return replica_id
+    return replica_id, replica_epoch
 
 
 class Fetched(NamedTuple):

@@ -38,6 +38,7 @@ async def alter_partition(
             if client.version >= _FIRST_WITH_EPOCHS
             else tuple(row.new_isr),
             row.partition_epoch,
+            {state.broker_id: state.broker_epoch for state in row.new_isr_with_epochs},
         )
         for topic in request.topics
         for row in topic.partitions
