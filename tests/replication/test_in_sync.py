@@ -175,6 +175,20 @@ def test_nobody_waits_long_for_who_may_come_into_sync() -> None:
     assert known.high_watermark(70) == 70, "it is no replica any more"
 
 
+def test_a_follower_dies_as_soon_as_it_is_proposed() -> None:
+    """Who is out of sync again holds nobody up, though it never fetches again."""
+    known = state(isr=(1,))
+    for offset, end in ((0, 100), (100, 120), (120, 140)):
+        known.fetched(2, offset, end, 1)
+    isr = known.to_add(2, 120, 0)
+    assert isr == (1, 2)
+    known.propose(isr)
+    assert known.high_watermark(150) == 120
+    known.decided(isr, known.partition_epoch + 1)
+    known.decided((1,), known.partition_epoch + 1)
+    assert known.high_watermark(150) == 150
+
+
 def test_who_was_refused_is_not_awaited() -> None:
     known = state(isr=(1,))
     known.fetched(2, 10, 10, 1000)

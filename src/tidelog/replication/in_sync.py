@@ -172,6 +172,9 @@ class InSync:
         self.proposed_epochs = {
             broker: state.broker_epoch for broker, state in self.followers.items() if broker in isr
         }
+        # The high watermark waits for who is proposed anyway, and for a dead one no longer than
+        # it is in sync.
+        self.awaited = {b: end for b, end in self.awaited.items() if b not in isr}
 
     def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
         """What the controller says; False if that is no news.
