@@ -12,6 +12,7 @@ from raw_client import RawClient, batch_of, values_of
 from waiting import until
 
 from tidelog.errors import ErrorCode
+from tidelog.testing import LocalBroker
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
@@ -182,6 +183,21 @@ def test_an_incremental_session_tells_only_news(client):
     assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_a_session_that_nobody_has_heard_of():
+    """The client is gone before it was answered: its session takes up no room."""
+    settings = {"max.incremental.fetch.session.cache.slots": 1}
+    with LocalBroker(settings) as broker, RawClient(broker.port) as client:
+        client.create_topic("t")
+        before = descriptors(broker)
+        with RawClient(broker.port) as gone:
+            gone.list_offset("t", -1)
+            request = gone.fetch_request(("t", 0, 0), session_epoch=0, max_wait_ms=600_000)
+            gone.send(request, 12)
+        until(lambda: descriptors(broker) <= before, "the connection to be closed")
+        opened = client.call(client.fetch_request(("t", 0, 0), session_epoch=0), FetchResponse, 12)
+        assert opened.session_id > 0
+
+
 def test_leader_epochs_are_checked(client, topic):
     request = client.fetch_request((topic, 0, 0))
     request.topics[0].partitions[0].current_leader_epoch = 5
@@ -191,8 +207,6 @@ def test_leader_epochs_are_checked(client, topic):
 
 @pytest.mark.parametrize("transfer", ["mmap", "sendfile"])
 def test_both_ways_out_carry_the_same_bytes(transfer):
-    from tidelog.testing import LocalBroker
-
     with LocalBroker({"fetch.transfer": transfer}) as broker, RawClient(broker.port) as client:
         client.create_topic("big")
         sent = [bytes([i]) * 300_000 for i in range(12)]

@@ -137,6 +137,36 @@ def test_another_leads_while_we_look_for_our_place(quick_path: Path, no_sync: No
     asyncio.run(run())
 
 
+def test_a_session_that_ends_is_closed(quick_path: Path, no_sync: None) -> None:
+    """The leader keeps it for two minutes otherwise, and has room for a thousand."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        asked: list[tuple[int, int]] = []
+
+        async def answer(request: Any) -> Any:
+            asked.append((request.session_id, request.session_epoch))
+            if len(asked) == 4:  # another one, in its place
+                broker.metadata = ClusterMetadata(brokers={1: BrokerInfo(1, "there", 9092, None)})
+            if len(asked) in (2, 4):
+                raise BrokerUnreachable("the connection is closed")
+            return FetchResponse(error_code=0, session_id=70 + len(asked), responses=[])
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        task = asyncio.create_task(fetching.run())
+        await wait_for(lambda: len(asked) >= 5)
+        assert asked[:5] == [(0, 0), (71, 1), (71, 0), (73, 1), (0, 0)]
+        task.cancel()
+        world.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("steps", range(8))
 def test_closed_while_the_connection_breaks(quick_path: Path, no_sync: None, steps: int) -> None:
     """The answer that fails in the same moment is nobody's any more; nothing is reported."""

@@ -82,7 +82,7 @@ class FetchSessions:
     def resolve(self, head: FetchHead, by_id: bool) -> tuple[FetchSession | None, bool]:
         """The session of a request, and whether its answer is incremental."""
         if head.session_epoch <= 0:
-            self._close(head.session_id)
+            self.close(head.session_id)
             if head.session_epoch < 0:
                 return None, False
             return self._open(head, by_id), False
@@ -97,7 +97,7 @@ class FetchSessions:
         session.update(head)
         self._rows += len(session.rows)
         if self._rows > _MAX_ROWS:
-            self._close(session.session_id)  # the client starts anew, with all it reads
+            self.close(session.session_id)  # the client starts anew, with all it reads
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used = self._clock.monotonic()
@@ -116,7 +116,7 @@ class FetchSessions:
         self._rows += len(session.rows)
         return session
 
-    def _close(self, session_id: int) -> None:
+    def close(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._rows -= len(session.rows)
@@ -129,5 +129,5 @@ class FetchSessions:
         oldest = min(self._sessions.values(), key=lambda s: s.last_used)
         if self._clock.monotonic() - oldest.last_used < _EVICT_AFTER_S:
             return False
-        self._close(oldest.session_id)
+        self.close(oldest.session_id)
         return self._rows + rows <= _MAX_ROWS

@@ -235,6 +235,7 @@ class LeaderFetcher:
             if self._peer is not None:
                 self._peer.close()
             self._end_session()
+            self._session_id = 0
             self._peer, self._info = self._broker.peer(info), info
         return self._peer
 
@@ -269,7 +270,7 @@ class LeaderFetcher:
         await self._take(answer)
 
     def _end_session(self) -> None:
-        self._session_id = self._session_epoch = 0
+        self._session_epoch = 0  # the next request opens one and closes the one it names
         self._forgotten.clear()
         for followed in self.partitions.values():
             followed.sent = None

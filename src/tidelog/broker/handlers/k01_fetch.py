@@ -276,10 +276,17 @@ class _Fetch(Pending):
             self._finish()
 
     def _finish(self) -> None:
-        self.cancel()
+        self._stop_waiting()
         self.complete(self.encode())  # type: ignore[arg-type]
 
     def cancel(self) -> None:
+        self._stop_waiting()
+        if self._session is not None and not self._incremental and self.chunks is None:
+            # Nobody has heard of this session.  A follower hangs up whenever it gets other
+            # partitions to follow: such sessions would fill the cache.
+            self._broker.fetch_sessions.close(self._session.session_id)
+
+    def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             for partition in self._watches:
