@@ -41,9 +41,11 @@ async def in_time(broker: Broker, work: Coroutine[Any, Any, T], timeout_ms: int)
 async def _settle(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
     try:
         result = await work
-    except (ApiError, KeeperError, OSError) as error:
+    except Exception as error:
         if not outcome.done():
             outcome.set_exception(error)
+        elif not isinstance(error, (ApiError, KeeperError, OSError)):
+            raise  # a bug of ours, and nobody waits any more
     else:
         if not outcome.done():
             outcome.set_result(result)
