@@ -22,6 +22,7 @@ def test_epochs_and_offsets_only_grow() -> None:
     assert found.assign(2, 10)
     assert not found.assign(1, 20)
     assert found.entries == [(0, 0), (2, 10)]
+    assert not epochs().assign(-1, 0), "batches that were written before there were epochs"
 
 
 def test_an_epoch_that_wrote_nothing_gives_way() -> None:
@@ -174,3 +175,16 @@ def test_epochs_before_a_log_start_that_a_crash_took(tmp_path: Path, segment_byt
     assert started.epochs.entries == [(3, 5), *entries[2:]]
     started.advance_start(15)
     assert open_in(tmp_path, config, log_start_offset=15).epochs.entries == [(6, 15)]
+
+
+def test_batches_without_an_epoch_come_before_those_with_one(tmp_path: Path) -> None:
+    """As in a log that an old Kafka has begun: what is saved can be read again."""
+    log = open_in(tmp_path)
+    for epoch in (-1, 2):
+        append(log, epoch=epoch)
+    log.close()
+    for _ in range(2):
+        log = open_in(tmp_path, clean=False)
+        assert log.epochs.entries == [(2, 1)]
+        log.close()
+    assert parse_epochs((tmp_path / "leader-epoch-checkpoint").read_text()) == [(2, 1)]

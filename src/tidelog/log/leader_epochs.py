@@ -34,7 +34,7 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that ``epoch`` begins at ``start_offset``; True if that is news."""
-        if self.entries and epoch <= self.entries[-1][0]:
+        if epoch <= self.latest:  # none (-1) is no epoch either
             return False
         # An epoch that never wrote anything has no end of its own.
         while self.entries and self.entries[-1][1] >= start_offset:
