@@ -177,7 +177,8 @@ class ZooKeeper:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._connected.wait()
         except TimeoutError:
-            raise Unreachable(self.problem()) from None
+            if problem := self.problem():  # else it came in the last moment
+                raise Unreachable(problem) from None
 
     def problem(self) -> str:
         return "" if self._connected.is_set() else f"{self._absence}, then try again"
