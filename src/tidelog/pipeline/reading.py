@@ -307,6 +307,8 @@ class _Reader:
         try:
             list_offsets(self._cluster, {place: LATEST})
         except ApiError as error:
+            if error.code != ErrorCode.OFFSET_NOT_AVAILABLE:
+                raise
             raise ApiError(
                 error.code,
                 f"{place}@{self._position}: the leader keeps back what may not be committed, "
