@@ -22,7 +22,7 @@ import contextlib
 import logging
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -250,12 +250,12 @@ def save_snapshot(directory: str, offset: int, state: ProducerState) -> None:
     write_atomically(snapshot_path(directory, offset), state.encode(), sync=False)
 
 
-def save_between(directory: str, offset: int, state: ProducerState, bases: Collection[int]) -> None:
+def save_between(directory: str, offset: int, state: ProducerState, bases: Iterable[int]) -> None:
     """A snapshot within a segment: Kafka has them only where one begins, but then a follower
     that has to cut off its last batch reads up to a gigabyte of small ones.  Two are kept."""
     with contextlib.suppress(OSError):  # without it there is more to read, that is all
         save_snapshot(directory, offset, state)
-        between = [known for known in snapshot_offsets(directory) if known not in bases]
+        between = sorted(set(snapshot_offsets(directory)).difference(bases))
         for old in between[:-2]:
             remove(snapshot_path(directory, old))
 
