@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)  # each waits for several things in turn
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "cluster"
+    path = tmp_path / "tidelog-cluster"
     yield path
     run("cluster", "down", "--data", str(path))
 
@@ -43,7 +43,7 @@ def everybody_knows(bootstrap: str, topic: str) -> None:
         )
 
 
-def test_from_up_to_down(data: Path) -> None:
+def test_from_up_to_down(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = run("cluster", "up", "--brokers", "3", "--data", str(data), "--json", *ports())
     assert made.code == 0, made.err
     bootstrap = made.json["bootstrap"]
@@ -58,12 +58,12 @@ def test_from_up_to_down(data: Path) -> None:
     sent = run("produce", "t", bootstrap=bootstrap, stdin="a\nb\nc\n")
     assert sent.code == 0, sent.err
 
-    killed = run("cluster", "kill", "2", "--data", str(data))
+    killed = run("cluster", "kill", "1", "--data", str(data))
     assert killed.code == 0, killed.err
-    assert [row["running"] for row in status()["brokers"]] == [True, False, True]
+    assert [row["running"] for row in status()["brokers"]] == [False, True, True]
     text = run("cluster", "status", "--data", str(data)).out
     assert "down" in text
-    assert run("cluster", "kill", "2", "--data", str(data)).err.endswith("does not run\n")
+    assert run("cluster", "kill", "1", "--data", str(data)).err.endswith("does not run\n")
 
     def described() -> Any:
         return run("cluster", "describe", "--json", bootstrap=bootstrap).json
@@ -74,8 +74,12 @@ def test_from_up_to_down(data: Path) -> None:
         return counts == (2, True, 0)
 
     until(noticed, "the dead one is noticed")
+    monkeypatch.chdir(data.parent)
+    assert "t" in run("topics", "list").out, "in this folder there is no need to name the brokers"
+    plan = run("topics", "reassign", "t", "--plan")
+    assert "broker 1 is down: a plan takes away all that it has; start it first" in plan.err
 
-    started = run("cluster", "start", "2", "--data", str(data))
+    started = run("cluster", "start", "1")
     assert started.code == 0, started.err
     until(lambda: described()["under_replicated"] == 0, "all are in sync")
     assert "3 brokers" in run("cluster", "describe", bootstrap=bootstrap).out
@@ -84,7 +88,9 @@ def test_from_up_to_down(data: Path) -> None:
 
     down = run("cluster", "down", "--data", str(data))
     assert down.code == 0, down.err
+    asked, _, _ = bootstrap.partition(",")
     assert not any(row["running"] for row in status()["brokers"])
+    assert "start one with `tidelog cluster up`, or" in run("topics", "list", bootstrap=asked).err
     again = run("cluster", "up", "--data", str(data), "--json")
     assert again.code == 0, again.err
     assert again.json["bootstrap"].startswith(bootstrap)
@@ -170,10 +176,12 @@ def a_fourth_broker(data: Path, bootstrap: str) -> None:
     assert (fewer.code, "`up` takes none away" in fewer.err) == (1, True)
     ports = run("cluster", "up", "--port", "9092", "--data", str(data))
     assert (ports.code, "has a cluster already" in ports.err) == (1, True)
-    more = run("cluster", "up", "--brokers", "4", "--data", str(data))
+    same = bootstrap.partition(",")[0].rpartition(":")[2]
+    more = run("cluster", "up", "--brokers", "4", "--port", same, "--data", str(data))
     assert more.code == 0, more.err
     assert "4 brokers ready" in more.out
     assert "new: 4" in more.out
+    assert "new topics get" not in more.out, "as many as before, and that is three"
 
     def known() -> list[int]:
         asked = run("cluster", "describe", "--json", bootstrap=bootstrap)
@@ -244,6 +252,14 @@ def test_a_process_runs_as_long_as_one_of_its_threads() -> None:
         process.kill()
         _wait_gone(process.pid)
         assert not _runs(process.pid, "")
+
+
+def test_one_broker_becomes_three(tmp_path: Path) -> None:
+    """It is said that new topics still have one replica: from `default_replicas`."""
+    grown = Processes.plan(tmp_path, 1, free_port(3), free_port(), {})
+    grown.add(3)
+    assert (len(grown.brokers), grown.default_replicas) == (3, 1)
+    assert Processes.plan(tmp_path, 3, free_port(3), free_port(), {}).default_replicas == 3
 
 
 def test_no_cluster(tmp_path: Path) -> None:
@@ -318,7 +334,6 @@ def no_plans(bootstrap: str, path: Path) -> None:
         ("[]", 'is not a plan (it has no list "partitions")'),
         ('{"partitions": {}}', 'is not a plan (it has no list "partitions")'),
         (f'{{"version": 2, "partitions": [{row}]}}', "a plan of version 2: only 1 is known"),
-        ('{"version": 1, "partitions": []}', "has no partitions: there is nothing to move"),
         (f'{{"partitions": [{row}, 7]}}', "number 2 of its partitions should look like"),
         ('{"partitions": [{"topic": "t"}]}', "number 1 of its partitions should look like"),
         (f'{{"partitions": [{row.replace("[1]", "1")}]}}', "should look like"),
@@ -327,6 +342,10 @@ def no_plans(bootstrap: str, path: Path) -> None:
         path.write_text(text)
         bad = run("topics", "reassign", "--run", str(path), bootstrap=bootstrap)
         assert (bad.code, reason in bad.err) == (1, True), bad.err
+    path.write_text('{"version": 1, "partitions": []}')  # as --plan prints it
+    for step in ("--run", "--verify"):
+        empty = run("topics", "reassign", step, str(path), bootstrap=bootstrap)
+        assert (empty.code, "nothing has to move" in empty.err) == (0, True), empty.err
     path.write_bytes(b"\xff\xfe")
     assert "no text" in run("topics", "reassign", "--run", str(path), bootstrap=bootstrap).err
 
@@ -371,6 +390,12 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     moving = run(*verify, bootstrap=bootstrap)
     assert (moving.code, "moving" in moving.out) == (1, True)
     assert copied() < len(text) / 2  # a fetch has a mebibyte
+    facts = run("cluster", "describe", "--json", bootstrap=bootstrap).json
+    assert (facts["under_replicated"], facts["moving"]) == (0, 1)
+    described = run("topics", "describe", "big", bootstrap=bootstrap).out
+    assert "1 partition, 1 replica," in described
+    assert "1 partition on the move to other brokers" in described
+    assert "under-replicated" not in described
     plan = run("topics", "reassign", "--plan", bootstrap=bootstrap)
     assert "1 move under way (big-0), which the plan takes as done" in plan.err
     rows = [row["replicas"] for row in plan.json["partitions"] if row["topic"] == "big"]

@@ -37,6 +37,7 @@ def test_describe_as_json(tidelog: Command, topic: str) -> None:
         "leader_epoch": 0,
         "replicas": [0],
         "isr": [0],
+        "adding": [],
         "offline": [],
         "start": 0,
         "end": 2,

@@ -53,9 +53,9 @@ class CannotConnect(BrokerUnreachable):
         super().__init__(message + advice)
         self._message = message
 
-    def advised(self, option: str) -> CannotConnect:
+    def advised(self, option: str, start: str = "tidelog up") -> CannotConnect:
         """The same, and what to do; ``option`` is where this user names the brokers."""
-        advice = f"; start one with `tidelog up`, or name another with {option}"
+        advice = f"; start one with `{start}`, or name another with {option}"
         return CannotConnect(self._message, advice)
 
 

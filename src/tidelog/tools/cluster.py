@@ -17,7 +17,8 @@ from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural
 from tidelog.tools.cluster_lock import locked
 from tidelog.tools.cluster_processes import BrokerProcess, Processes
-from tidelog.tools.options import bootstrap_option, connect, json_option
+from tidelog.tools.in_sync import newcomers
+from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
 from tidelog.tools.output import note, show_json, show_table, size_text
 from tidelog.tools.pairs import pairs
 
@@ -25,7 +26,7 @@ PORTS = click.IntRange(1, 65_500)  # room for those that follow
 
 data_option = click.option(
     "--data",
-    default="tidelog-cluster",
+    default=CLUSTER,
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder of the cluster.",
@@ -75,7 +76,8 @@ def up(
         if found is None:
             found = Processes.plan(data, *wanted)
         else:
-            if settings or port or zookeeper_port:
+            others = {port, zookeeper_port} - {None, found.first_port, found.zookeeper_port}
+            if settings or others:
                 raise SettingError(
                     f"{data} has a cluster already: change its settings and ports in "
                     f"{data}/broker-N.properties, and leave --set, --port and --zookeeper-port out"
@@ -92,8 +94,15 @@ def up(
         click.echo(
             f"  new: {ids}; `tidelog topics reassign --plan` gives them a share of old topics"
         )
+        if (factor := found.default_replicas) < min(3, len(found.brokers)):
+            click.echo(
+                f"  new topics get {plural(factor, 'replica')} as before: give more with "
+                "--replication-factor, or change default.replication.factor and "
+                f"min.insync.replicas in {data}/broker-N.properties and start them again"
+            )
     click.echo(f"  everything is in {data}; `tidelog cluster down` stops it")
-    click.echo(f"  try: tidelog topics list -b 127.0.0.1:{next(iter(found.brokers.values())).port}")
+    where = "" if data == CLUSTER else f" -b {found.bootstrap}"
+    click.echo(f"  try: tidelog topics list{where}")
 
 
 def _add(found: Processes, wanted: int | None) -> list[BrokerProcess]:
@@ -193,7 +202,10 @@ def _status(found: Processes) -> dict[str, Any]:
 def _existing(data: Path) -> Processes:
     found = Processes.load(data)
     if found is None:
-        raise SettingError(f"there is no cluster in {data}; start one with `tidelog cluster up`")
+        raise SettingError(
+            f"there is no cluster in {data.absolute()}; start one with `tidelog cluster up`, or "
+            "name its folder with --data"
+        )
     return found
 
 
@@ -282,6 +294,7 @@ def describe(bootstrap: str, as_json: bool) -> None:
     click.echo(
         f"{plural(facts['topics'], 'topic')}, {plural(facts['partitions'], 'partition')}; "
         f"{under or 'none'} under-replicated, {facts['offline'] or 'none'} offline"
+        + (f", {facts['moving']} on the move" if facts["moving"] else "")
     )
     show_table(
         ["broker", "address", "rack", "leads", "replicas", "disk", "controller"],
@@ -305,6 +318,7 @@ def _describe(asked: Cluster) -> dict[str, Any]:
     metadata = asked.metadata()
     partitions = [view for topic in metadata.topics.values() for view in topic.partitions]
     silent = asked.silent(metadata.brokers)
+    coming = newcomers(asked, metadata.brokers, metadata.topics.values())
     rows = []
     for broker in metadata.brokers.values():
         size = None
@@ -327,7 +341,12 @@ def _describe(asked: Cluster) -> dict[str, Any]:
         "controller": metadata.controller_id,
         "topics": len(metadata.topics),
         "partitions": len(partitions),
-        "under_replicated": sum(len(view.isr) < len(view.replicas) for view in partitions),
+        "under_replicated": sum(
+            bool({*view.replicas} - {*view.isr} - coming.get((topic.name, view.index), set()))
+            for topic in metadata.topics.values()
+            for view in topic.partitions
+        ),
+        "moving": len(coming),
         "offline": sum(view.leader < 0 for view in partitions),
         "brokers": rows,
     }

@@ -170,6 +170,17 @@ class Processes:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
 
+    @property
+    def first_port(self) -> int:
+        return self.brokers[min(self.brokers)].port
+
+    @property
+    def default_replicas(self) -> int:
+        """How many replicas a topic gets for which nothing is said."""
+        settings = Settings.of(read_properties(self._properties(min(self.brokers)).read_text()))
+        found: int = settings["default.replication.factor"]
+        return found
+
     def broker(self, broker_id: int) -> BrokerProcess:
         found = self.brokers.get(broker_id)
         if found is None:

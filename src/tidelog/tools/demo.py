@@ -53,7 +53,7 @@ _NEXT_CLUSTER = (
 def demo(
     events: int, seed: int, spark: bool | None, cluster: bool, stay: bool, as_json: bool
 ) -> None:
-    """See a broker at work, in less than a minute.
+    """See a broker at work, in less than a minute on an idle machine.
 
     It starts a broker on a free port with its data in a temporary folder, writes search
     events with a real Kafka client, reads them back, and looks at what is on the disk.  Then
@@ -71,7 +71,8 @@ def demo(
     clock = SystemClock()
     say = Account(as_json)
     # A demo that is told to stop must not leave its brokers behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
     def end(bootstrap: str) -> None:
         say.end(bootstrap, cluster, stay)

@@ -1,18 +1,33 @@
-"""Why a topic takes no records: fewer replicas in sync than it must have, no leader, or it cannot
+"""Who is in sync; and why a topic takes no records: too few are, or it has no leader, or it cannot
 be made."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Any
 
 from tidelog.client import admin
 from tidelog.client.admin import Resource
-from tidelog.client.cluster import NO_LEADER, Cluster, error_of
+from tidelog.client.cluster import NO_LEADER, Cluster, TopicView, error_of
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.text import plural
 from tidelog.tools.output import warn
 from tidelog.wire.messages.create_topics import CreateTopicsResponse
+
+
+def newcomers(
+    cluster: Cluster, brokers: Container[int], topics: Iterable[TopicView]
+) -> dict[tuple[str, int], set[int]]:
+    """Replicas that are being copied, by partition: they are not in sync yet, and need not be."""
+    missing = [set(part.replicas) - set(part.isr) for topic in topics for part in topic.partitions]
+    if not any(broker in brokers for behind in missing for broker in behind):
+        return {}  # they are all down, and the controller need not be asked, who may be so too
+    try:
+        moves = admin.reassignments(cluster)
+    except ApiError:
+        return {}
+    return {key: set(move.adding) for key, move in moves.items()}
 
 
 def _minimum(cluster: Cluster, topic: str) -> int | None:

@@ -67,7 +67,8 @@ def cli() -> None:
     """A Kafka-compatible log in Python.
 
     Start a broker with `tidelog up`; any Kafka client can use it.  Commands that talk to a
-    broker find it with -b HOST:PORT or $TIDELOG_BOOTSTRAP (default localhost:9092).
+    broker find it with -b HOST:PORT or $TIDELOG_BOOTSTRAP (default: the cluster in this folder,
+    or localhost:9092).
     """
 
 

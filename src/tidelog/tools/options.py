@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,13 +13,32 @@ import click
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import CannotConnect
 from tidelog.client.offsets import OffsetError, Position, Range, parse, parse_position
+from tidelog.errors import SettingError
+
+CLUSTER = Path("tidelog-cluster")  # where `tidelog cluster` keeps one, if nothing is said
+
+
+def _nearest_brokers() -> str:
+    """Those of the cluster in this folder, if it runs; else where `tidelog up` is by default.
+
+    All of them: whichever is killed, the others answer.
+    """
+    if (CLUSTER / "cluster.json").exists():
+        from tidelog.tools.cluster_processes import Processes  # seldom needed, and slow
+
+        with contextlib.suppress(SettingError):
+            found = Processes.load(CLUSTER)
+            if found is not None and any(map(found.runs, found.brokers.values())):
+                return found.bootstrap
+    return "localhost:9092"
+
 
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
     envvar="TIDELOG_BOOTSTRAP",
-    default="localhost:9092",
-    show_default=True,
+    default=_nearest_brokers,
+    show_default=f"the cluster in ./{CLUSTER}, or localhost:9092",
     metavar="HOST:PORT,...",
     help="Where the brokers are; also $TIDELOG_BOOTSTRAP.",
 )
@@ -50,7 +70,8 @@ def advice() -> Iterator[None]:
     try:
         yield
     except CannotConnect as error:
-        raise error.advised("-b") from error
+        start = "tidelog cluster up" if (CLUSTER / "cluster.json").exists() else "tidelog up"
+        raise error.advised("-b", start) from error
 
 
 def confirm(question: str, yes: bool) -> None:

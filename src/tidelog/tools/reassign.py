@@ -63,9 +63,9 @@ def reassign(
         if planning:
             _plan(cluster, names, brokers)
         elif to_run is not None:
-            _run(cluster, _read(to_run), throttle, as_json)
+            _run(cluster, _moves(to_run), throttle, as_json)
         elif to_verify is not None:
-            _verify(cluster, _read(to_verify), as_json)
+            _verify(cluster, _moves(to_verify), as_json)
 
 
 def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
@@ -87,6 +87,12 @@ def _plan(cluster: Cluster, names: tuple[str, ...], wanted: str | None) -> None:
     current = _current(metadata)
     running = {key: move.target for key, move in under_way.items() if key in current}
     current.update(running)  # who comes and who goes are both among the replicas meanwhile
+    replicas = {broker for brokers in current.values() for broker in brokers}
+    for broker in sorted(replicas - metadata.brokers.keys()):
+        warn(
+            f"broker {broker} is down: a plan takes away all that it has; start it first, if it "
+            "shall stay"
+        )
     moves = plan(current, chosen, racks)
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}
@@ -117,6 +123,13 @@ def _current(metadata: Metadata) -> dict[Key, Replicas]:
     }
 
 
+def _moves(path: Path) -> dict[Key, Replicas]:
+    moves = _read(path)
+    if not moves:
+        note(f"{path} is empty: nothing has to move")
+    return moves
+
+
 def _read(path: Path) -> dict[Key, Replicas]:
     """The moves in a file; SettingError says what is wrong, and where."""
     advice = "make one with `tidelog topics reassign --plan`"
@@ -133,8 +146,6 @@ def _read(path: Path) -> dict[Key, Replicas]:
     version = found.get("version", 1)
     if version != 1:
         raise SettingError(f"{path} is a plan of version {version!r}: only 1 is known; {advice}")
-    if not rows:
-        raise SettingError(f"{path} has no partitions: there is nothing to move")
     moves: dict[Key, Replicas] = {}
     for number, row in enumerate(rows, 1):
         if not _is_move(row):

@@ -5,6 +5,7 @@ A leader that does not answer costs only what it alone knows: the rest is shown,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from tidelog.client.cluster import (
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError
 from tidelog.text import plural
+from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import note, show_json, show_table, size_text
 from tidelog.wire.uuids import uuid_text
@@ -42,15 +44,17 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """
     missing: ApiError | None = None
     with connect(bootstrap) as cluster:
-        found = cluster.metadata(dict.fromkeys(names) or None).topics
+        metadata = cluster.metadata(dict.fromkeys(names) or None)
+        found = metadata.topics
         shown = [found[name] for name in sorted(found) if names or not found[name].internal]
         leaders = {part.leader for topic in shown for part in topic.partitions} - {NO_LEADER}
         silent = cluster.silent(leaders)
+        coming = newcomers(cluster, metadata.brokers, shown)
         described = []
         for topic in shown:
             try:
                 check_topic(topic)
-                described.append(_describe(cluster, topic, silent))
+                described.append(_describe(cluster, topic, silent, coming))
             except ApiError as error:
                 missing = missing or error
     if as_json:
@@ -72,7 +76,12 @@ def _show_topics(described: list[dict[str, Any]], missing: bool) -> None:
         click.echo("no topics; make one with `tidelog topics create NAME`")
 
 
-def _describe(cluster: Cluster, topic: TopicView, silent: set[int]) -> dict[str, Any]:
+def _describe(
+    cluster: Cluster,
+    topic: TopicView,
+    silent: set[int],
+    coming: Mapping[tuple[str, int], set[int]],
+) -> dict[str, Any]:
     rows = [TopicPartition(topic.name, part.index) for part in topic.partitions]
     led = [
         row
@@ -84,8 +93,9 @@ def _describe(cluster: Cluster, topic: TopicView, silent: set[int]) -> dict[str,
     sizes = log_sizes(cluster, rows, leaders)
     configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
     exact = _counts_records(configs)
+    added = [coming.get((topic.name, part.index), set()) for part in topic.partitions]
     partitions = []
-    for row, part in zip(rows, topic.partitions, strict=True):
+    for row, part, new in zip(rows, topic.partitions, added, strict=True):
         log = logs.get(row)
         partitions.append(
             {
@@ -94,6 +104,7 @@ def _describe(cluster: Cluster, topic: TopicView, silent: set[int]) -> dict[str,
                 "leader_epoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "isr": list(part.isr),
+                "adding": sorted(new),
                 "offline": list(part.offline),
                 "start": log.start if log else None,
                 "end": log.end if log else None,
@@ -106,7 +117,13 @@ def _describe(cluster: Cluster, topic: TopicView, silent: set[int]) -> dict[str,
         "name": topic.name,
         "topic_id": uuid_text(topic.topic_id),
         "internal": topic.internal,
-        "replication_factor": factor(topic),
+        "replication_factor": min(
+            (
+                len(set(part.replicas) - new)
+                for part, new in zip(topic.partitions, added, strict=True)
+            ),
+            default=0,
+        ),
         "partitions": partitions,
         "config": {row.name: row.value for row in configs if row.source == "topic"},
         "inherited": {
@@ -140,7 +157,10 @@ def _show_topic(topic: dict[str, Any]) -> None:
     for heading in ("config", "inherited"):
         for name, value in topic[heading].items():
             click.echo(f"  {name}={value}" + ("  (from the broker)" * (heading == "inherited")))
-    behind = sum(len(part["isr"]) < len(part["replicas"]) for part in parts)
+    behind = sum(bool({*part["replicas"]} - {*part["isr"], *part["adding"]}) for part in parts)
+    moving = sum(bool(part["adding"]) for part in parts)
+    if moving:
+        click.echo(f"  {plural(moving, 'partition')} on the move to other brokers")
     leaderless = sum(part["leader"] < 0 for part in parts)
     if behind or leaderless:
         click.secho(
