@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cli import run
 from cluster_support import Load, create_topic, everybody_knows, in_sync, leaders
 from raw_client import RawClient, batch_of
 from stream_query import Query
@@ -92,3 +93,7 @@ def test_leaders_die_and_move_while_records_are_read(own_cluster: LocalCluster) 
     with pytest.raises(ApiError, match="keeps back what may not be committed") as raised:
         list(read_range(client, part, patience=0.5))
     assert raised.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+    described = run("topics", "describe", "read", bootstrap=last.bootstrap)
+    assert described.code == 0, described.err
+    assert "the leader of read-0" in described.err
+    assert "cannot say yet what is committed" in described.err

@@ -127,6 +127,33 @@ def test_too_few_replicas():
     asyncio.run(run())
 
 
+def test_what_may_be_told():
+    """Not what others may know better; but if nobody else is in sync, nobody does."""
+
+    async def run():
+        writer = Writer()
+        writer.write("a")
+        await asyncio.sleep(0)
+        writer.partition.log = SimpleNamespace(**{**vars(SlowPartition.log), "end_offset": 1})
+        assert not writer.shard.all_safe
+        writer.shard.when_safe(lambda error: writer.heard.append(("asked", error)))
+        assert writer.heard == []
+        writer.partition.in_sync = 1
+        assert writer.shard.all_safe
+        writer.shard.when_safe(lambda error: writer.heard.append(("alone", error)))
+        assert writer.heard == [("alone", ErrorCode.NONE)]
+        writer.partition.in_sync = 2
+        writer.partition.replicated_to(1)
+        assert writer.shard.all_safe
+        assert await writer.hear(3) == [
+            ("alone", ErrorCode.NONE),
+            ("a", ErrorCode.NONE),
+            ("asked", ErrorCode.NONE),
+        ]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("epoch", [3, 4])
 def test_what_another_leader_wrote_is_not_taken_for_ours(epoch):
     async def run():

@@ -43,11 +43,16 @@ class LogSize:
 
 
 def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    known_only: bool = False,
 ) -> dict[TopicPartition, int | None]:
     """Offsets by time (ms), or EARLIEST or LATEST; None if no record is that new.
 
-    With ``read_committed`` the end is where the first open transaction begins.
+    With ``read_committed`` the end is where the first open transaction begins.  With
+    ``known_only`` partitions are left out whose new leader cannot say yet what is committed.
     """
     found: dict[TopicPartition, int | None] = {}
     problem: ApiError | None = None
@@ -78,7 +83,9 @@ def list_offsets(
             for topic in response.topics:
                 for part in topic.partitions:
                     key = TopicPartition(topic.name, part.partition_index)
-                    if part.error_code in LEADER_MOVED:
+                    if known_only and part.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                        left.remove(key)
+                    elif part.error_code in LEADER_MOVED:
                         problem = error_of(part.error_code, None, str(key))
                     elif part.error_code:
                         raise error_of(part.error_code, None, str(key))
@@ -93,13 +100,18 @@ def list_offsets(
 
 
 def extents(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    *,
+    read_committed: bool = False,
+    known_only: bool = False,
 ) -> dict[TopicPartition, Extent]:
-    """Where the logs start and end now."""
+    """Where the logs start and end now; for the options see :func:`list_offsets`."""
     rows = list(partitions)
-    starts = list_offsets(cluster, dict.fromkeys(rows, EARLIEST))
-    ends = list_offsets(cluster, dict.fromkeys(rows, LATEST), read_committed=read_committed)
-    return {row: Extent(starts[row] or 0, ends[row] or 0) for row in rows}
+    starts = list_offsets(cluster, dict.fromkeys(rows, EARLIEST))  # first: none is after its end
+    latest = dict.fromkeys(rows, LATEST)
+    ends = list_offsets(cluster, latest, read_committed=read_committed, known_only=known_only)
+    return {row: Extent(starts[row] or 0, end or 0) for row, end in ends.items()}
 
 
 def resolve_all(

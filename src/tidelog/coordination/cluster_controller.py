@@ -128,13 +128,7 @@ class ClusterController(Moves):
                 after = elections.settle(row, there or live, unclean=unclean)
                 if after is not row:
                     changes[topic.name, i] = after
-                    if after.leader not in (NOBODY, *row.isr):
-                        log.warning(
-                            "%s-%d: broker %d leads, which was not in sync: records may be lost",
-                            topic.name,
-                            i,
-                            after.leader,
-                        )
+                    _warn_if_unclean((topic.name, i), row, after)
         await self._commit(changes)
 
     def _not_restarted(self, row: PartitionInfo) -> set[int]:
@@ -312,6 +306,7 @@ class ClusterController(Moves):
                 else:
                     results[name, i] = None
                     changes[name, i] = after
+                    _warn_if_unclean((name, i), row, after)
             await self._commit(changes)
             return results
 
@@ -353,3 +348,9 @@ class ClusterController(Moves):
 
 def _names(brokers: Collection[int]) -> str:
     return ", ".join(map(str, sorted(brokers)))
+
+
+def _warn_if_unclean(key: Key, before: PartitionInfo, after: PartitionInfo) -> None:
+    if after.leader not in (NOBODY, *before.isr):
+        message = "%s-%d: broker %d leads, which was not in sync: records may be lost"
+        log.warning(message, *key, after.leader)

@@ -268,7 +268,7 @@ class GroupCoordinator:
         return self.shard(group_id).offsets.get(group_id) or GroupOffsets()
 
     def all_safe(self, group_id: str) -> bool:
-        """Do all replicas in sync have everything that the coordinator of a group has written?"""
+        """May the coordinator of a group answer as it knows things?  See :class:`Shard`."""
         shard = self.runtime.shard(group_id)
         return shard is None or shard.all_safe
 

@@ -127,7 +127,7 @@ def _logs(cluster: Cluster, places: set[TopicPartition]) -> dict[TopicPartition,
         for part in topic.partitions
         if part.leader != NO_LEADER and not topic.error
     }
-    return extents(cluster, sorted(places & led))
+    return extents(cluster, sorted(places & led), known_only=True)
 
 
 def _partition(

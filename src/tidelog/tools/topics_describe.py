@@ -21,7 +21,7 @@ from tidelog.client.cluster import (
 )
 from tidelog.client.partitions import LogSize, extents, log_sizes
 from tidelog.errors import ApiError
-from tidelog.text import plural
+from tidelog.text import plural, some
 from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import note, show_json, show_table, size_text
@@ -63,6 +63,17 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         _show_topics(described, bool(missing))
     for broker in sorted(silent):
         note(f"broker {broker} does not answer: offsets and sizes of what it leads are not known")
+    unsure = [
+        f"{topic['name']}-{part['partition']}"
+        for topic in described
+        for part in topic["partitions"]
+        if _is_silent(part) and part["leader"] not in silent
+    ]
+    if unsure:
+        note(
+            f"the leader of {some(unsure)} cannot say yet what is committed: it needs as many "
+            "replicas in sync as min.insync.replicas says"
+        )
     if missing:
         raise missing  # after what there is
 
@@ -88,7 +99,7 @@ def _describe(
         for row, part in zip(rows, topic.partitions, strict=True)
         if part.leader not in (NO_LEADER, *silent) and not topic.error
     ]
-    logs = extents(cluster, led)
+    logs = extents(cluster, led, known_only=True)
     leaders = {part.leader for part in topic.partitions} - {NO_LEADER} - silent
     sizes = log_sizes(cluster, rows, leaders)
     configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
@@ -187,7 +198,7 @@ def _show_topic(topic: dict[str, Any]) -> None:
 
 
 def _is_silent(part: dict[str, Any]) -> bool:
-    """It has a leader, as far as others know, and that one has not answered."""
+    """It has a leader, as far as others know, and that one has not told."""
     return part["leader"] >= 0 and part["offsets"] is None
 
 
@@ -207,5 +218,5 @@ def _extent(parts: list[dict[str, Any]], counted: bool) -> str:
     offline = len(parts) - len(known) - silent
     beside = f" beside {plural(offline, 'partition')} that are offline" if offline else ""
     if silent:
-        beside += f" beside {plural(silent, 'partition')} whose leader does not answer"
+        beside += f" beside {plural(silent, 'partition')} whose leader does not tell"
     return f"{'' if counted else 'up to '}{records}, {size}{beside}"
