@@ -57,6 +57,15 @@ def test_some_of_it_works(
     assert lines == ["cannot write:", "writing works"] * 4  # at 0, 5, 15 and 35 seconds
 
 
+def test_another_reason_is_told_at_once(
+    troubles: DiskTroubles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ext4 says that it cannot read or write, and then that it is read-only."""
+    for reason in (FULL, "Read-only file system", FULL, "Read-only file system"):
+        troubles.failed("/data", "/data/t-0", reason)
+    assert [FULL in line for line in caplog.messages] == [True, False]
+
+
 def test_it_is_over(
     troubles: DiskTroubles, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,11 +60,13 @@ class _Trouble:
     next_line: float
     gap: float = 0.0
     held_back: int = 0
+    reasons: set[str] = field(default_factory=set)  # that were told
     paths: set[str] = field(default_factory=set)  # they have failed since, and not worked again
 
 
 class DiskTroubles:
-    """Says where something cannot be written: at once, then now and then, and when it is over.
+    """Says where something cannot be written and why: at once, then now and then, and when it is
+    over.
 
     A place is a log directory, or one partition in it.  Whoever writes there tries again many
     times a second, and when a disk is nearly full some of it works.
@@ -86,9 +88,10 @@ class DiskTroubles:
             trouble = self._known[place] = _Trouble(now, now)
         trouble.failed_at = now
         trouble.paths.add(path)
-        if now < trouble.next_line:
+        if now < trouble.next_line and reason in trouble.reasons:
             trouble.held_back += 1
             return
+        trouble.reasons.add(reason)
         message = f"{path}: cannot write: {reason}; reads go on, writes are refused"
         if trouble.held_back:
             message += f" ({trouble.held_back} more failures in {place} were not told)"
