@@ -1,5 +1,7 @@
 """Wait for a condition, never for a time."""
 
+import asyncio
+import inspect
 import time
 
 
@@ -13,3 +15,18 @@ def until(condition, what="the condition", timeout=100):
         if time.monotonic() > end:
             raise AssertionError(f"{what} did not come true in {timeout} s")
         time.sleep(0.01)
+
+
+async def comes_true(condition, what="the condition", timeout=100):
+    """The same in a coroutine, where others go on meanwhile; the condition may be one too."""
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                value = condition()
+                if inspect.isawaitable(value):
+                    value = await value
+                if value:
+                    return value
+                await asyncio.sleep(0.001)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come true in {timeout} s") from None

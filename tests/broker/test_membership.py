@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from coordination.test_cluster_controller import Office, in_office
+from waiting import comes_true
 
 from tidelog.broker.membership import Membership
 from tidelog.coordination import paths
@@ -69,9 +70,11 @@ def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
         member.controller = office.controller
         asked: Any = Asked()
         watching = asyncio.create_task(member._watch_disks(office.controller, asked))
-        async with asyncio.timeout(60):
-            while (await office.registry.log_dir_events(lambda: None))[1]:
-                await asyncio.sleep(0.001)
+
+        async def handled() -> bool:
+            return not (await office.registry.log_dir_events(lambda: None))[1]
+
+        await comes_true(handled, "the notes are gone")
         assert asked.brokers == {2, 3}
         watching.cancel()
 

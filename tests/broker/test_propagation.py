@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from waiting import comes_true
 
 from tidelog.broker import channel
 from tidelog.broker.propagation import Propagation
@@ -87,18 +88,12 @@ class Listener:
         )
 
 
-async def wait_for(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def with_channel(body: Callable[[Propagation, Listener], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         listener = Listener()
         controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
         controller.publish(ALONE.with_topic(topic(OLD)))
-        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 1)
+        await comes_true(lambda: listener.count(UpdateMetadataRequest) == 1)
         await body(controller, listener)
         controller.close()
         for task in listener.tasks:
@@ -119,7 +114,7 @@ def test_a_topic_is_deleted() -> None:
     async def body(controller: Propagation, listener: Listener) -> None:
         listener.fail = StopReplicaRequest
         controller.publish(ALONE)
-        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        await comes_true(lambda: listener.count(UpdateMetadataRequest) == 2)
         assert listener.count(StopReplicaRequest) == 1
         assert listener.fail is None
 
@@ -134,7 +129,7 @@ def test_a_topic_is_deleted_and_made_again(fail: type[Message] | None) -> None:
         listener.fail = fail
         controller.publish(ALONE)
         controller.publish(ALONE.with_topic(topic(NEW)))
-        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        await comes_true(lambda: listener.count(UpdateMetadataRequest) == 2)
         assert listener.leaders_of(NEW) >= 1
         assert listener.count(StopReplicaRequest) == 0
 
@@ -147,7 +142,7 @@ def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
         back = topic(OLD, (2, 1))
         rows = (replace(back.partitions[0], partition_epoch=2),)
         controller.publish(ALONE.with_topic(replace(back, partitions=rows)))
-        await wait_for(lambda: listener.count(UpdateMetadataRequest) == 2)
+        await comes_true(lambda: listener.count(UpdateMetadataRequest) == 2)
         assert listener.leaders_of(OLD) == 2
         assert listener.count(StopReplicaRequest) == 0
 
@@ -170,7 +165,7 @@ def test_nobody_waits_for_a_broker_that_refuses() -> None:
     async def body(controller: Propagation, listener: Listener) -> None:
         listener.refuses = True
         controller.publish(ALONE.with_topic(topic(NEW)))
-        await wait_for(listener.tasks[0].done)
+        await comes_true(listener.tasks[0].done)
         controller.publish(ALONE)
         async with asyncio.timeout(60):
             await controller.told()
@@ -196,9 +191,9 @@ def test_a_broker_whose_disk_is_full() -> None:
     async def body(controller: Propagation, listener: Listener) -> None:
         listener.full_disk = True
         controller.publish(ALONE.with_topic(topic(NEW)))
-        await wait_for(lambda: listener.leaders_of(NEW) >= 3)
+        await comes_true(lambda: listener.leaders_of(NEW) >= 3)
         listener.full_disk = False
         before = listener.leaders_of(NEW)
-        await wait_for(lambda: listener.leaders_of(NEW) > before)
+        await comes_true(lambda: listener.leaders_of(NEW) > before)
 
     with_channel(body)

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 from raw_client import batch_of, now_ms
+from waiting import comes_true
 
 from tidelog.broker.broker import Broker
 from tidelog.errors import ApiError, ErrorCode
@@ -77,12 +78,6 @@ async def with_broker(tmp_path, scenario, **config):
         await scenario(broker.replicas, broker.replicas.partitions["t", 0])
 
 
-async def until(condition):
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("fails", [False, True], ids=["that works", "that fails"])
 def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fails):
     """If that one fails, its error is not missed: the kernel reports it only once."""
@@ -91,7 +86,7 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flush_later(partition, 0)
-        await until(disk.begun.is_set)
+        await comes_true(disk.begun.is_set)
         put(partition)
         if fails:
             disk.error = OSError(errno.EIO, "Input/output error")
@@ -113,7 +108,7 @@ def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
         replicas._thread.submit(go.wait, 30)  # the flush of another log
         put(partition)
         replicas.flush_later(partition, 0)
-        await until(lambda: replicas._syncing)
+        await comes_true(lambda: replicas._syncing)
         replicas.flush_now(partition)
         assert partition.log.recovery_point == 1
         go.set()
@@ -126,14 +121,14 @@ def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypa
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flush_later(partition, 0)
-        await until(disk.begun.is_set)
+        await comes_true(disk.begun.is_set)
         put(partition)
         for _ in range(3):
             replicas.flush_later(partition, 0)
-        await until(lambda: replicas._flushes[partition] is None)
+        await comes_true(lambda: replicas._flushes[partition] is None)
         assert partition.log.recovery_point == 0
         disk.go.set()
-        await until(lambda: partition.log.recovery_point == 2)
+        await comes_true(lambda: partition.log.recovery_point == 2)
 
     asyncio.run(with_broker(tmp_path, scenario))
 
@@ -149,13 +144,13 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
         disk.error = OSError(errno.EIO, "Input/output error")
         disk.go.set()
         replicas.flush_later(partition, 0)
-        await until(lambda: partition.log.flush_failed)
+        await comes_true(lambda: partition.log.flush_failed)
         put(partition)  # without settings that promise a flush, writing goes on
         path = tmp_path / "t-0" / "00000000000000000000.log"
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 3] + bytes(len(data) - len(data) // 3))
         replicas.flush_later(partition, 0)
-        await until(lambda: partition.log.lost_records)
+        await comes_true(lambda: partition.log.lost_records)
         with pytest.raises(ApiError, match="restart the broker") as refused:
             put(partition)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -183,11 +178,11 @@ def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch
         put(partition)
         partition.log.flush_failed = True
         replicas.flush_later(partition, 0)
-        await until(disk.begun.is_set)
+        await comes_true(disk.begun.is_set)
         assert replicas.storage_code(("t", 0)) == ErrorCode.KAFKA_STORAGE_ERROR
         partition.log.truncate_to(1)
         disk.go.set()
-        await until(lambda: not partition.log.flush_failed)
+        await comes_true(lambda: not partition.log.flush_failed)
         assert replicas.storage_code(("t", 0)) == ErrorCode.NONE
 
     asyncio.run(with_broker(tmp_path, scenario))
@@ -203,14 +198,14 @@ def test_many_partitions_are_made_in_turns(tmp_path):
         last = replicas.find("many", 499, broker.metadata)
         assert put(last).base_offset == 0
         doomed = len(replicas.partitions)
-        await until(lambda: len(replicas.partitions) > doomed)
+        await comes_true(lambda: len(replicas.partitions) > doomed)
         await broker.controller.create_topic(NewTopic("more", 300))
-        await until(lambda: len(replicas.partitions) == 1 + 500 + 300)
+        await comes_true(lambda: len(replicas.partitions) == 1 + 500 + 300)
         assert replicas.partitions["many", 499] is last
         assert not replicas._offline
         await broker.controller.create_topic(NewTopic("gone", 300))
         await broker.controller.delete_topic("gone")
-        await until(lambda: not replicas._to_create)
+        await comes_true(lambda: not replicas._to_create)
         assert len(replicas.partitions) == 1 + 500 + 300
 
     asyncio.run(with_broker(tmp_path, scenario))
@@ -224,14 +219,14 @@ def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, mo
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flush_later(partition, 0)
-        await until(disk.begun.is_set)
+        await comes_true(disk.begun.is_set)
         replicas.flush_later(partition, 0)
-        await until(lambda: replicas._flushes[partition] is None)
+        await comes_true(lambda: replicas._flushes[partition] is None)
         disk.release_soon()
         replicas.flush_now(partition)
         put(partition)
         replicas.flush_later(partition, 1)
-        await until(lambda: partition.log.recovery_point == 2)
+        await comes_true(lambda: partition.log.recovery_point == 2)
 
     asyncio.run(with_broker(tmp_path, scenario))
 
@@ -250,7 +245,7 @@ def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
             with pytest.raises(MemoryError):
                 replicas.flush_now(partition)
         assert partition.log.flush_failed
-        await until(lambda: partition.log.recovery_point == 1)
+        await comes_true(lambda: partition.log.recovery_point == 1)
         assert not partition.log.flush_failed
 
     asyncio.run(with_broker(tmp_path, scenario))
@@ -271,8 +266,8 @@ def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(tmp_p
             )
             await broker.controller.create_topic(NewTopic("t"))
             partition = weakref.ref(broker.replicas.partitions["t", 0])
-            await until(lambda: seen)
+            await comes_true(lambda: seen)
             await broker.controller.delete_topic("t")
-            await until(lambda: partition() is None)
+            await comes_true(lambda: partition() is None)
 
     asyncio.run(asyncio.wait_for(scenario(), 100))

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster_support import create_topic, everybody_knows, leaders, move_leaders
 from raw_client import RawClient, batch_of, now_ms
-from waiting import until
+from waiting import comes_true, until
 
 from tidelog.broker.broker import Broker
 from tidelog.coordination.metadata import BrokerInfo, PartitionInfo
@@ -102,9 +102,7 @@ def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
             both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
             leader.publish(replace(alone, brokers=both))
             answer = asyncio.create_task(asyncio.to_thread(delete, leader, 3, 600_000))
-            async with asyncio.timeout(60):
-                while not partition._waiting:
-                    await asyncio.sleep(0.005)
+            await comes_true(lambda: partition._waiting, "it waits for the follower")
             leader.publish(alone)
             done = await answer
             assert (done.error_code, done.low_watermark) == (0, 3)

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import comes_true, until
 
 from tidelog.coordination.keeper import Create, Unreachable
 from tidelog.coordination.zookeeper import ZooKeeper
@@ -51,7 +51,6 @@ def test_it_comes_back_without_its_data(tmp_path: Path, caplog: pytest.LogCaptur
             await keeper.reachable()
         except Unreachable as error:
             return str(error)
-        await asyncio.sleep(0.05)
         return ""
 
     async def work() -> None:
@@ -61,14 +60,18 @@ def test_it_comes_back_without_its_data(tmp_path: Path, caplog: pytest.LogCaptur
         await keeper.multi([Create("/mine")])
         own.kill()
         empty.start()
-        while "does not know what it has told before" not in await problem(keeper):
-            pass
-        while "it answers, but does not know" not in caplog.text:
-            await problem(keeper)
+
+        async def refused() -> bool:
+            return "does not know what it has told before" in await problem(keeper)
+
+        async def back() -> bool:
+            return not await problem(keeper)
+
+        await comes_true(refused, "the caller hears why")
+        await comes_true(lambda: "it answers, but does not know" in caplog.text, "so does the log")
         empty.kill()
         own.start()
-        while await problem(keeper):
-            pass
+        await comes_true(back, "it is there again")
         await keeper.close()
         assert "connected to ZooKeeper again" in caplog.text
 

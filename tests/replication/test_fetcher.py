@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from log_support import make_batch
 from replication.test_model import TOPIC, World
+from waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
@@ -70,12 +71,6 @@ def row(code: ErrorCode) -> FetchResponse:
     return FetchResponse(error_code=0, session_id=0, responses=[topic])
 
 
-async def wait_for(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def test_an_answer_without_sense(
     quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +92,7 @@ def test_an_answer_without_sense(
         fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
         fetching.add(partition)
         task = asyncio.create_task(fetching.run())
-        await wait_for(lambda: broker.asked >= 2)
+        await comes_true(lambda: broker.asked >= 2)
         task.cancel()
         world.close()
 
@@ -159,7 +154,7 @@ def test_a_session_that_ends_is_closed(quick_path: Path, no_sync: None) -> None:
         fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
         fetching.add(partition)
         task = asyncio.create_task(fetching.run())
-        await wait_for(lambda: len(asked) >= 5)
+        await comes_true(lambda: len(asked) >= 5)
         assert asked[:5] == [(0, 0), (71, 1), (71, 0), (73, 1), (0, 0)]
         task.cancel()
         world.close()
@@ -189,7 +184,7 @@ def test_closed_while_the_connection_breaks(quick_path: Path, no_sync: None, ste
         fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
         fetching.add(partition)
         fetching.task = asyncio.create_task(fetching.run())
-        await wait_for(lambda: broker.asked == 1)
+        await comes_true(lambda: broker.asked == 1)
         broken.set()
         for _ in range(steps):
             await asyncio.sleep(0)  # at some point the answer has failed and nobody has heard

@@ -9,6 +9,7 @@ from typing import Any
 
 from log_support import make_batch
 from replication.test_model import World
+from waiting import comes_true
 
 from tidelog.broker.partition import Partition
 from tidelog.client.connection import BrokerUnreachable
@@ -71,8 +72,7 @@ def append(partition: Partition, now_ms: int) -> int:
 async def refused(network: Network, leader: Partition) -> None:
     """The first answer is lost, the second is a refusal, and what follows has followed."""
     state = leader.in_sync_state
-    while state is not None and state.proposed is not None and network.asked < 4:
-        await asyncio.sleep(0.01)
+    await comes_true(lambda: state is None or state.proposed is None or network.asked >= 4)
 
 
 def test_an_answer_is_lost(quick_path: Path, no_sync: None) -> None:
@@ -131,13 +131,11 @@ def test_a_follower_is_restarted_while_its_proposal_stands(quick_path: Path, no_
         task = asyncio.create_task(changes.run())
         state = leader.in_sync_state
         assert state is not None
-        while state.proposed is not None:
-            await asyncio.sleep(0.01)
+        await comes_true(lambda: state.proposed is None)
         assert network.asked == 1
         assert state.isr == world.info.isr == (1, 2)
         leader.follower_fetched(3, end, now + 5000, broker_epoch=31)
-        while state.proposed is not None:
-            await asyncio.sleep(0.01)
+        await comes_true(lambda: state.proposed is None)
         assert state.isr == world.info.isr == (1, 2, 3)
         task.cancel()
         world.close()

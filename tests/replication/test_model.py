@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from log_support import SEED, make_batch
+from waiting import comes_true
 
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
@@ -321,18 +322,24 @@ def log_of(replica: Replica) -> Log:
     return replica.partition.log
 
 
+def alone_in_sync(path: Path, config: dict[str, str] | None = None) -> tuple[World, Partition]:
+    """Broker 1 leads, nobody else is in sync, and each fetch is answered with all there is."""
+    world = World(path, 0)
+    world.info = replace(world.info, isr=(1,), partition_epoch=1)
+    leader = world.replicas[1].partition
+    assert leader is not None
+    for broker in BROKERS:
+        world.tell(broker)
+    leader.configure(LogConfig.of(Settings.of(), config))  # an answer ends where a segment does
+    world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+    return world, leader
+
+
 def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:
     """Something is appended before each of its fetches, and committed without it at first."""
 
     async def run() -> None:
-        world = World(quick_path, 0)
-        world.info = replace(world.info, isr=(1,), partition_epoch=1)
-        leader = world.replicas[1].partition
-        assert leader is not None
-        for broker in BROKERS:
-            world.tell(broker)
-        leader.configure(LogConfig.of(Settings.of()))  # an answer ends where a segment does
-        world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+        world, leader = alone_in_sync(quick_path)
         for _ in range(10):
             world.append()
             assert leader.high_watermark == leader.log.end_offset, "nobody is waited for"
@@ -357,24 +364,15 @@ def test_a_follower_that_was_coming_back_dies(
     monkeypatch.setattr("tidelog.broker.partition._AWAIT_SECONDS", 0.01)
 
     async def run() -> None:
-        world = World(quick_path, 0)
-        world.info = replace(world.info, isr=(1,), partition_epoch=1)
-        leader = world.replicas[1].partition
-        assert leader is not None
-        for broker in BROKERS:
-            world.tell(broker)
         names = {"leader.replication.throttled.replicas": "*"} if throttled else {}
-        leader.configure(LogConfig.of(Settings.of(), names))
-        world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+        world, leader = alone_in_sync(quick_path, names)
         for _ in range(2):
             world.append()
             world.fetch(2)
         before = leader.log.end_offset
         world.append()
         assert leader.high_watermark == (leader.log.end_offset if throttled else before)
-        async with asyncio.timeout(60):
-            while leader.high_watermark < leader.log.end_offset:
-                await asyncio.sleep(0.001)
+        await comes_true(lambda: leader.high_watermark == leader.log.end_offset)
         world.close()
 
     asyncio.run(run())
