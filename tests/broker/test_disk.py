@@ -12,6 +12,11 @@ from tidelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from tidelog.wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 
 MIB = 1 << 20
 
@@ -102,3 +107,46 @@ def test_stopping_on_a_full_disk_loses_nothing(running):
     broker.start()
     with RawClient(broker.port) as again:
         assert len(again.read_values("t")) == count
+
+
+def test_log_directories(tmp_path):
+    """Which log is where; a directory that is gone has an error, the others are described."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    running = LocalBroker({"log.dirs": f"{one},{two}"}, data=tmp_path / "unused")
+    with running as broker, RawClient(broker.port) as client:
+
+        def described(topics):
+            request = DescribeLogDirsRequest(topics=topics)
+            answer = client.call(request, DescribeLogDirsResponse, 4)
+            return {
+                row.log_dir: (
+                    row.error_code,
+                    {(t.name, p.partition_index) for t in row.topics for p in t.partitions},
+                )
+                for row in answer.results
+            }
+
+        client.create_topic("a", partitions=2)
+        client.create_topic("b", partitions=2)
+        everything = described(None)
+        assert {code for code, _ in everything.values()} == {0}
+        on_one, on_two = everything[str(one)][1], everything[str(two)][1]
+        assert len(on_one) == len(on_two) == 2
+        assert on_one | on_two == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+        asked = [
+            DescribableLogDirTopic(topic="a", partitions=[1, 1, 7]),
+            DescribableLogDirTopic(topic="none", partitions=[0]),
+        ]
+        some = described(asked)
+        assert some[str(one)][1] | some[str(two)][1] == {("a", 1)}
+        two.rename(tmp_path / "gone")
+        try:
+            rest = described(None)
+        finally:
+            (tmp_path / "gone").rename(two)
+        assert rest == {
+            str(one): (0, on_one),
+            str(two): (ErrorCode.KAFKA_STORAGE_ERROR, set()),
+        }
+        assert described(None) == everything
+        assert "Traceback" not in broker.log

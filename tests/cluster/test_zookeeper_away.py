@@ -13,6 +13,7 @@ from raw_client import RawClient
 from waiting import until
 
 from tidelog.client.admin import create_request
+from tidelog.coordination.registry import PRODUCER_ID_BLOCK
 from tidelog.coordination.zookeeper_server import ZooKeeperServer, ensemble
 from tidelog.errors import ErrorCode
 from tidelog.new_topic import NewTopic
@@ -21,6 +22,7 @@ from tidelog.testing.ports import free_port
 from tidelog.wire.messages.create_topics import CreateTopicsResponse
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PARTITIONS = 3
 PATIENT = {"zookeeper.session.timeout.ms": 30_000}
@@ -61,6 +63,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             all_have(cluster, LOST, not_since=FOUND)
             with Load(cluster.bootstrap, "other", PARTITIONS) as newcomer:
                 newcomer.more()  # its producer id was set aside before
+            producer_ids_run_out(cluster.brokers[2].port)
             nothing_is_decided(cluster, server, tmp_path)
             waiting = spawn("produce", "new", bootstrap=cluster.bootstrap)
             assert waiting.stderr is not None
@@ -132,6 +135,18 @@ def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
     finally:
         server.process.send_signal(signal.SIGCONT)
     make_later(cluster)
+
+
+def producer_ids_run_out(port: int) -> None:
+    """What was set aside is given out; then producers are told to ask again, as Kafka does."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    with RawClient(port, timeout=100) as client:
+        ids = set()
+        while (answer := client.call(request, InitProducerIdResponse, 4)).error_code == 0:
+            ids.add(answer.producer_id)
+        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+        assert PRODUCER_ID_BLOCK // 2 < len(ids) <= PRODUCER_ID_BLOCK
 
 
 def nothing_is_decided(cluster: LocalCluster, server: ZooKeeperServer, tmp_path: Path) -> None:

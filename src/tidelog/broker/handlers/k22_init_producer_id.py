@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -30,8 +30,11 @@ async def init_producer_id(
     try:
         # Without a transaction a new id is as good as a new epoch, and simpler.
         producer_id = await broker.next_producer_id()
-    except (KeeperError, OSError):
+    except (ApiError, KeeperError, OSError) as error:
+        # As Kafka does while it waits for a block of ids: every client asks again.  After
+        # COORDINATOR_NOT_AVAILABLE Java would look for the coordinator of no transactional id.
+        broker.server.complain("producer ids", f"no producer ids are left to give out: {error}")
         return InitProducerIdResponse(
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1
         )
     return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
 from tidelog.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -27,35 +29,37 @@ def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, client: Client
 ) -> DescribeLogDirsResponse:
     """Describe the data directories."""
-    wanted = None
+    partitions = broker.replicas.partitions
+    wanted: Iterable[tuple[str, int]] = partitions
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    results = []
-    for directory in broker.manager.directories:
-        topics: dict[str, list[DescribeLogDirsPartition]] = {}
-        for (name, index), partition in sorted(broker.replicas.partitions.items()):
-            if os.path.dirname(partition.log.directory) != directory:
-                continue
-            if wanted is None or (name, index) in wanted:
-                topics.setdefault(name, []).append(
-                    DescribeLogDirsPartition(
-                        partition_index=index,
-                        partition_size=partition.log.size,
-                        offset_lag=0,
-                        is_future_key=False,
-                    )
-                )
-        usage = shutil.disk_usage(directory)
-        results.append(
-            DescribeLogDirsResult(
-                error_code=0,
-                log_dir=directory,
-                topics=[
-                    DescribeLogDirsTopic(name=name, partitions=rows)
-                    for name, rows in topics.items()
-                ],
-                total_bytes=usage.total,
-                usable_bytes=usage.free,
-            )
+        named = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = (key for key in named if key in partitions)
+    found: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
+        directory: {} for directory in broker.manager.directories
+    }
+    for name, index in sorted(wanted):
+        log = partitions[name, index].log
+        row = DescribeLogDirsPartition(
+            partition_index=index, partition_size=log.size, offset_lag=0, is_future_key=False
         )
+        found[os.path.dirname(log.directory)].setdefault(name, []).append(row)
+    results = [_describe(directory, topics) for directory, topics in found.items()]
     return DescribeLogDirsResponse(error_code=0, results=results)
+
+
+def _describe(
+    directory: str, topics: dict[str, list[DescribeLogDirsPartition]]
+) -> DescribeLogDirsResult:
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:  # it is gone: the logs that we have open there will be too
+        return DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory, topics=[]
+        )
+    return DescribeLogDirsResult(
+        error_code=0,
+        log_dir=directory,
+        topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        total_bytes=usage.total,
+        usable_bytes=usage.free,
+    )
