@@ -79,7 +79,8 @@ def test_every_range_is_kept(setting: Setting) -> None:
 def test_every_choice(setting: Setting) -> None:
     for choice in setting.choices:
         assert setting.parse(choice) == ([choice] if setting.kind is LIST else choice)
-    for wrong in {"", "nonsense", setting.choices[-1].upper() + "x"} - {*setting.choices}:
+    allowed = {*setting.choices} | ({""} if setting.may_be_empty else set())
+    for wrong in {"", "nonsense", setting.choices[-1].upper() + "x"} - allowed:
         with pytest.raises(SettingError, match="must be one of"):
             setting.parse(wrong)
 
@@ -302,3 +303,30 @@ def test_kafkas_other_settings_are_taken_with_a_note_and_protection_is_not_promi
 def test_every_problem_is_named_at_once():
     with pytest.raises(SettingError, match=r"bogus\.thing.*log\.segment\.bytes"):
         Settings.of({"bogus.thing": 1, "log.segment.byte": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("compression.gzip.level", ("-1", "1", "9"), ("0", "-2", "10", "fast")),
+        ("compression.lz4.level", ("1", "17"), ("0", "18", "-1")),
+        ("compression.zstd.level", ("-131072", "22"), ("-131073", "23")),
+        ("local.retention.ms", ("-2", "-1", "5"), ("-3",)),
+        ("local.retention.bytes", ("-2", "-1", "5"), ("-3",)),
+        ("remote.storage.enable", ("false",), ("true", "maybe")),
+        ("remote.log.copy.disable", ("false", "true"), ("maybe",)),
+        ("remote.log.delete.on.disable", ("false", "true"), ("maybe",)),
+        ("cleanup.policy", ("", "delete", "compact,delete"), ("squash", "delete,squash")),
+    ],
+)
+def test_topic_settings_of_kafka_4(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
+    for value in good:
+        LogConfig.of(Settings.of(), {name: value})
+    for value in bad:
+        with pytest.raises(SettingError, match=name):
+            check_topic_config({name: value})
+
+
+def test_an_empty_cleanup_policy_is_not_the_brokers_default() -> None:
+    assert LogConfig.of(Settings.of(), {"cleanup.policy": ""}).cleanup_policy == ()
+    assert LogConfig.of(Settings.of({"log.cleanup.policy": ""})).cleanup_policy == ()

@@ -139,6 +139,9 @@ class LogConfig:
     file_delete_delay_ms: int
     max_message_bytes: int
     compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
     message_timestamp_type: str
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
@@ -155,6 +158,12 @@ class LogConfig:
     min_insync_replicas: int
     leader_replication_throttled_replicas: tuple[str, ...]
     follower_replication_throttled_replicas: tuple[str, ...]
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level that belongs to ``compression_type``, if that has levels."""
+        level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
+        return level
 
     @classmethod
     def of(cls, settings: Settings, overrides: Mapping[str, str] | None = None) -> LogConfig:

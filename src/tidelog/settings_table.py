@@ -51,6 +51,19 @@ def _parse_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _parse_false(text: str) -> bool:
+    if _parse_bool(text):
+        raise ValueError("it must be false: there is no remote storage")
+    return False
+
+
+def _parse_gzip_level(text: str) -> int:
+    level = _parse_int(text)
+    if level != -1 and not 1 <= level <= 9:
+        raise ValueError("it must be between 1 and 9, or -1 for gzip's own default")
+    return level
+
+
 def _parse_replicas(text: str) -> list[str]:
     parts = _parse_list(text)
     if parts != ["*"] and not all(re.fullmatch(r"\d+:\d+", part) for part in parts):
@@ -64,6 +77,8 @@ INT = Kind("int", 3, _parse_int)
 LONG = Kind("long", 5, _parse_int)
 DOUBLE = Kind("double", 6, _parse_float)
 LIST = Kind("list", 7, _parse_list)
+FALSE = Kind("boolean", BOOL.code, _parse_false)
+GZIP_LEVEL = Kind("int", INT.code, _parse_gzip_level)
 REPLICAS = Kind("list", LIST.code, _parse_replicas)
 
 
@@ -78,6 +93,7 @@ class Setting:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    may_be_empty: bool = False  # a list with choices, of which none need be named
     topic: str = ""
     dynamic: bool = False  # may be changed while the broker runs
 
@@ -100,7 +116,7 @@ class Setting:
         if self.choices:
             given = parsed if isinstance(parsed, list) else [parsed]
             wrong = [item for item in given if item not in self.choices]
-            if wrong or not given:
+            if wrong or not (given or self.may_be_empty):
                 shown = ", ".join(self.choices)
                 if self.kind is LIST and len(self.choices) > 1:
                     shown += f", or several with commas: {','.join(self.choices)}"
@@ -204,6 +220,15 @@ LOG = [
             choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
             topic="compression.type", dynamic=True,
             doc="Recompress batches with this codec; producer keeps what the producer chose."),
+    Setting("compression.gzip.level", GZIP_LEVEL, -1, topic="compression.gzip.level", dynamic=True,
+            doc="The level when compression.type is gzip: 1 (fast) to 9 (small), -1 for 6."),
+    Setting("compression.lz4.level", INT, 9, least=1, most=17, topic="compression.lz4.level",
+            dynamic=True,
+            doc="The level when compression.type is lz4.  As in Kafka, 9 is the fast compressor; "
+                "every other number the slower one that packs tighter, 12 to 17 the tightest."),
+    Setting("compression.zstd.level", INT, 3, least=-131072, most=22,
+            topic="compression.zstd.level", dynamic=True,
+            doc="The level when compression.type is zstd: the higher, the slower and smaller."),
     Setting("log.message.timestamp.type", STRING, "CreateTime",
             choices=("CreateTime", "LogAppendTime"), topic="message.timestamp.type",
             dynamic=True,
@@ -238,8 +263,9 @@ FLUSH = [
 
 RETENTION = [
     Setting("log.cleanup.policy", LIST, ["delete"], choices=("delete", "compact"),
-            topic="cleanup.policy", dynamic=True,
-            doc="delete: old segments go.  compact: each key keeps its newest record.  Or both."),
+            may_be_empty=True, topic="cleanup.policy", dynamic=True,
+            doc="delete: old segments go.  compact: each key keeps its newest record.  Or both.  "
+                "Empty: everything is kept for ever, whatever the retention settings say."),
     Setting("log.retention.ms", LONG, None, least=-1, topic="retention.ms", dynamic=True,
             doc="Delete segments older than this; -1 never."),
     Setting("log.retention.minutes", INT, None, least=-1,
@@ -250,6 +276,17 @@ RETENTION = [
             doc="Delete from the start of a larger log; -1 never."),
     Setting("log.retention.check.interval.ms", LONG, 300000, least=1,
             doc="How often to look for segments to delete."),
+    Setting("log.local.retention.ms", LONG, -2, least=-2, topic="local.retention.ms", dynamic=True,
+            doc=_NO_EFFECT + "there is no remote storage."),
+    Setting("log.local.retention.bytes", LONG, -2, least=-2, topic="local.retention.bytes",
+            dynamic=True,
+            doc=_NO_EFFECT + "there is no remote storage."),
+    Setting("remote.storage.enable", FALSE, False, topic="remote.storage.enable",
+            doc="There is no remote storage: only false is accepted, as in Kafka without it."),
+    Setting("remote.log.copy.disable", BOOL, False, topic="remote.log.copy.disable",
+            doc=_NO_EFFECT + "there is no remote storage."),
+    Setting("remote.log.delete.on.disable", BOOL, False, topic="remote.log.delete.on.disable",
+            doc=_NO_EFFECT + "there is no remote storage."),
     Setting("log.cleaner.delete.retention.ms", LONG, 86400000, least=0,
             topic="delete.retention.ms", dynamic=True,
             doc="How long compaction keeps tombstones, from the first round that meets them."),

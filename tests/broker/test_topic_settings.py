@@ -169,3 +169,46 @@ def test_retention_by_size_and_time():
         until(lambda: client.list_offset("short", -2).offset == 1, "the old record to go")
         assert client.produce("short", batch_of(b"new")).base_offset == 1
         assert client.read_values("short", offset=1) == [b"new"]
+
+
+def changed(client, topic, *operations):
+    """The answer to IncrementalAlterConfigs: ``(operation, name, value)`` each."""
+    configs = [AlterableConfig(name=n, config_operation=o, value=v) for o, n, v in operations]
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    return client.call(request, IncrementalAlterConfigsResponse, 1).responses[0]
+
+
+def test_deleting_an_unknown_setting_changes_nothing_else(client, topic):
+    """As MirrorMaker 2 does for all that is default at its source."""
+    answer = changed(client, topic, (1, "no.such.thing", None), (0, "max.message.bytes", "1000"))
+    assert answer.error_code == 0, answer.error_message
+    too_large = client.produce(topic, batch_of(bytes(2000)))
+    assert too_large.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert changed(client, topic, (0, "no.such.thing", "1")).error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("codec", "quick", "tight"), [("gzip", 1, 9), ("lz4", 9, 12), ("zstd", -5, 19)]
+)
+def test_the_broker_compresses_at_the_topics_level(client, codec, quick, tight):
+    value = b"".join(b"%d and %d, " % (i, i * i % 977) for i in range(2000))
+    sizes = []
+    for level in (quick, tight):
+        name = f"{codec}-at-{level}"
+        client.create_topic(
+            name, **{"compression_type": codec, f"compression_{codec}_level": level}
+        )
+        assert client.produce(name, batch_of(value)).error_code == 0
+        batch = stored(client, name)
+        assert [record.value for record in decode_batch(batch)] == [value]
+        sizes.append(len(batch))
+    assert sizes[1] < sizes[0]
+
+
+def test_a_topic_without_a_cleanup_policy_keeps_everything(client, topic):
+    """KIP-1161: neither retention nor compaction, and records need no key."""
+    answer = changed(client, topic, (3, "cleanup.policy", "delete"), (0, "retention.ms", "1"))
+    assert answer.error_code == 0, answer.error_message
+    assert client.produce(topic, batch_of(b"old", timestamp=1000)).error_code == 0
+    assert client.read_values(topic) == [b"old"]

@@ -31,6 +31,7 @@ from tidelog.log.compaction import MAX_GROUP, Cleanable, SegmentFacts, assess, g
 from tidelog.log.log import Log
 from tidelog.settings import check_topic_config
 from tidelog.wire.batch import HEADER_SIZE, LOG_APPEND_TIME, read_header, stamp_append_time
+from tidelog.wire.compression import Codec
 from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import encode_batch
 
@@ -288,3 +289,17 @@ def test_a_clean_segment_is_not_written_again(tmp_path: Path) -> None:
     assert isinstance(items[-1], Finished)
     assert items[-1].written == 0
     assert not list(tmp_path.glob("t-0/*.cleaned"))
+
+
+def test_compaction_keeps_to_the_topics_level_of_compression(tmp_path: Path) -> None:
+    value = b"".join(b"%d and %d, " % (i, i * i % 977) for i in range(1000))
+    records = [(NOW, key, value + key, ()) for key in (b"a", b"b", b"a")]
+    sizes = []
+    for level in (-5, 19):
+        settings = {"compression_type": "zstd", "compression_zstd_level": level}
+        log = compacted(tmp_path / str(level), **settings)
+        append(log, encode_batch(records, codec=Codec.ZSTD))
+        clean_log(closed(log), NOW)
+        assert [record.key for record in contents(log)] == [b"b", b"a"]
+        sizes.append(log.segments[0].size)
+    assert sizes[1] < sizes[0]

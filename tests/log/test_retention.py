@@ -71,6 +71,8 @@ def test_compacted_topics_keep_their_segments() -> None:
         [5, 5], [9 * HOUR] * 2, retention_ms=1, retention_bytes=0, cleanup_policy="compact"
     )
     assert decide(found, NOW)[0] == 0
+    neither = facts([5, 5], [9 * HOUR] * 2, retention_ms=1, retention_bytes=0, cleanup_policy="")
+    assert decide(neither, NOW)[0] == 0
     both = facts([5, 5], [9 * HOUR] * 2, retention_ms=1, cleanup_policy="compact,delete")
     assert decide(both, NOW)[0] == 2
 

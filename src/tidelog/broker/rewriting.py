@@ -25,7 +25,8 @@ def rewrite(
     codec = header.attributes & CODEC_MASK
     if wanted != "producer":
         target = Codec.NONE if wanted == "uncompressed" else Codec[wanted.upper()]
-        rewritten = bytearray(recompress(batch, target) if target != codec else batch)
+        level = config.compression_level
+        rewritten = bytearray(recompress(batch, target, level) if target != codec else batch)
     else:
         rewritten = bytearray(batch)
     compacted = "compact" in config.cleanup_policy

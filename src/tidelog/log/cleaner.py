@@ -90,6 +90,8 @@ class Job:
     buffer_bytes: int = 128 * 1024 * 1024
     chunk_bytes: int = 512 * 1024
     bytes_per_second: float = float("inf")
+    codec: str = "producer"  # compression.type; of its batches ``level`` is the level
+    level: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         # Not asdict: it would copy every row, of which a busy log has many.
@@ -350,7 +352,8 @@ class _Cleaning:
         if selection.kept == header.record_count and horizon is None:
             return None
         if selection.kept:
-            return rebuild(header, body, selection, horizon)
+            own = codec_of(attributes).name.lower() == self.job.codec
+            return rebuild(header, body, selection, horizon, self.job.level if own else None)
         return empty(header) if self._keeps_place(header) else b""
 
     def _select(

@@ -86,6 +86,8 @@ class Round:
             int(limits.buffer_bytes * limits.load_factor),
             limits.chunk_bytes,
             limits.bytes_per_second,
+            config.compression_type,
+            config.compression_level,
         )
 
     def swap(self, group: Cleaned) -> Swap | None:

@@ -299,7 +299,11 @@ def _has_no_value(data: bytes, pos: int) -> bool:
 
 
 def rebuild(
-    header: BatchHeader, data: bytes, selection: Selection, horizon: int | None = None
+    header: BatchHeader,
+    data: bytes,
+    selection: Selection,
+    horizon: int | None = None,
+    level: int | None = None,
 ) -> bytes:
     """A batch of what was selected, with the same offsets, sequences and codec.
 
@@ -324,7 +328,7 @@ def rebuild(
             max_timestamp=newest,
             record_count=selection.kept,
         ),
-        compress(Codec(attributes & CODEC_MASK), body),
+        compress(Codec(attributes & CODEC_MASK), body, level),
     )
 
 

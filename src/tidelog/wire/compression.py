@@ -46,16 +46,24 @@ def codec_of(attributes: int) -> Codec:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message) from None
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress the records part of a batch."""
+# Kafka's defaults; they are what -1 (gzip) and no level mean.
+_DEFAULT_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records part of a batch, at one of Kafka's levels for this codec."""
     if codec is Codec.NONE:
         return bytes(data)
+    if level is None or (codec is Codec.GZIP and level == -1):
+        level = _DEFAULT_LEVELS.get(codec)
     if codec is Codec.GZIP:
-        return bytes(cramjam.gzip.compress(data))
+        return bytes(cramjam.gzip.compress(data, level=level))
     if codec is Codec.ZSTD:
-        return bytes(cramjam.zstd.compress(data, level=3))
+        return bytes(cramjam.zstd.compress(data, level=level))
     if codec is Codec.LZ4:
-        compressor = cramjam.lz4.Compressor(block_linked=False)
+        # In Kafka 9 is the fast compressor and the rest the high one; here 1 is, and 2 to 12 are.
+        depth = 1 if level == 9 else min(max(level or 0, 2), 12)
+        compressor = cramjam.lz4.Compressor(level=depth, block_linked=False)
         compressor.compress(bytes(data))  # it refuses anything but bytes
         return bytes(compressor.finish())
     out = bytearray(_XERIAL_HEADER)

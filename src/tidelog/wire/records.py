@@ -187,12 +187,12 @@ def _decode_bytes(data: bytes, pos: int) -> tuple[bytes | None, int]:
     return data[pos : pos + length], pos + length
 
 
-def recompress(batch: Buffer, codec: Codec) -> bytes:
+def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytes:
     """The same records under another codec; the stream is re-packed, not parsed."""
     header = _whole_header(batch)
     body = decompress(codec_of(header.attributes), memoryview(batch)[HEADER_SIZE : header.size])
     attributes = header.attributes & ~batches.CODEC_MASK | codec
-    return _seal(header._replace(attributes=attributes), compress(codec, body))
+    return _seal(header._replace(attributes=attributes), compress(codec, body, level))
 
 
 def split_batches(data: Buffer) -> Iterator[memoryview]:
