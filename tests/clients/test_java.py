@@ -1,7 +1,5 @@
 """Kafka's own Java client: producer and consumer."""
 
-import time
-
 import pytest
 from clients.building import heavy
 from clients.drivers import Driver, DriverError, from_json, to_json
@@ -115,14 +113,12 @@ def test_several_partitions_in_small_polls(java, broker, topic):
 def test_a_fetch_session_sees_new_records(java, broker, topic):
     java("create_topic", broker.bootstrap, topic=topic, partitions=3)
     start = [[topic, partition, 0] for partition in range(3)]
-    # The broker may wait for 4 s a round; only a record ends that sooner.
-    settings = {"fetch.max.wait.ms": "4000"}
+    # Only a record ends a round before the driver gives up.
+    settings = {"fetch.max.wait.ms": "25000"}
     before = java.log.count("Built incremental fetch")
-    began = time.monotonic()
     found = java(
         "follow", broker.bootstrap, topic=topic, **{"from": start}, rounds=12, settings=settings
     )
     assert found == [[i % 3, str(i)] for i in range(12)]
-    assert time.monotonic() - began < 20
     assert java.log.count("Built incremental fetch") >= before + 10
     assert "FETCH_SESSION" not in java.log

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -172,11 +171,9 @@ def test_validation_only(cluster: Cluster) -> None:
 def test_refusals(cluster: Cluster, how: dict[str, Any], code: ErrorCode, says: str) -> None:
     cluster.create("old")
     cluster.create("a.b.c")
-    started = time.process_time()
     error = cluster.refused(cluster.controller.create_topic(NewTopic(**{"name": "new", **how})))
     assert error.code == code
     assert says in error.message
-    assert time.process_time() - started < 0.5
 
 
 def test_deletion(cluster: Cluster) -> None:

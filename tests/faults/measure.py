@@ -1,10 +1,8 @@
-"""What a broker's process uses, and how long it lets a small client wait."""
+"""What a broker's process uses, and what its log says."""
 
 import contextlib
 import os
-import time
 
-from raw_client import RawClient, batch_of
 from waiting import until
 
 MIB = 1 << 20
@@ -16,9 +14,18 @@ GIVE_BACK = ("MALLOC_MMAP_THRESHOLD_", "131072")
 
 def resident(broker):
     """Resident memory in bytes, without the pages of mapped log files."""
+    return _status(broker, "RssAnon")
+
+
+def peak(broker):
+    """The most resident memory that it ever had, in bytes."""
+    return _status(broker, "VmHWM")
+
+
+def _status(broker, name):
     with open(f"/proc/{broker.pid}/status") as status:
         fields = dict(line.split(":", 1) for line in status if ":" in line)
-    return int(fields["RssAnon"].split()[0]) * 1024
+    return int(fields[name].split()[0]) * 1024
 
 
 def descriptors(broker):
@@ -49,19 +56,3 @@ def check_log(text):
 def in_memory():
     """Where a flush is quick, if there is such a place: thousands of topics come and go."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def latencies(broker, topic, count=300):
-    """Sorted seconds of small produces, one at a time."""
-    batch = batch_of(b"small")
-    found = []
-    with RawClient(broker.port) as client:
-        for _ in range(count):
-            started = time.perf_counter()
-            assert client.produce(topic, batch, acks=1).error_code == 0
-            found.append(time.perf_counter() - started)
-    return sorted(found)
-
-
-def median(sorted_values):
-    return sorted_values[len(sorted_values) // 2]

