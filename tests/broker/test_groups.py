@@ -269,10 +269,17 @@ def test_bad_commits(client, group, topic):
     too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert client.commit(group, topic, 1, metadata="m" * 4097) == too_large
     assert client.commit(group, topic, 1, metadata="é" * 2049) == too_large
-    assert client.commit(group, topic, -5) == ErrorCode.INVALID_REQUEST
     assert client.commit(group, bytes(range(16)), 1, version=10) == ErrorCode.UNKNOWN_TOPIC_ID
     assert client.committed(group, topic) == -1
     assert client.commit(group, topic, 1, metadata="m" * 4096) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+def test_a_negative_offset_is_stored_as_in_kafka(client, group, topic, offset):
+    """kafkajs commits -1 (the end) and -2 (the beginning) to let a group begin anew."""
+    assert client.commit(group, topic, 7) == 0
+    assert client.commit(group, topic, offset) == 0
+    assert client.committed(group, topic) == offset
 
 
 @pytest.mark.parametrize("version", range(1, 8))
@@ -380,6 +387,7 @@ def test_groups_and_offsets_survive_a_restart(tmp_path, end):
             for offset in range(50):
                 assert client.commit("g", "t", offset, **mine) == 0
             client.commit("other", "t", 7)
+            client.commit("anew", "t", -2)
             # In the middle of a rebalance:
             client.send(client.join_request("g"), 3)
             with GroupClient(broker.port) as watcher:
@@ -395,6 +403,7 @@ def test_groups_and_offsets_survive_a_restart(tmp_path, end):
             assert client.heartbeat("g", joined) == 0
             assert client.committed("g", "t") == 49
             assert client.committed("other", "t") == 7
+            assert client.committed("anew", "t") == -2
             assert client.describe("g").group_state == "Stable"
             again = client.join("g", joined.member_id, topics=["t"])
             assert (again.error_code, again.generation_id) == (0, 2)

@@ -56,6 +56,9 @@ def test_the_memory_of_removals_is_bounded():
         (5, -1, ""),  # the log is on another broker
         (5, 6, "its data is deleted: offset 5, and the log starts at 6"),
         (5, None, "the topic is deleted"),
+        (-1, 6, ""),  # points into no data
+        (-2, 0, ""),
+        (-1, None, "the topic is deleted"),
     ],
 )
 def test_offsets_live_as_long_as_their_data(offset, start, reason):

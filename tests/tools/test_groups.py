@@ -264,13 +264,14 @@ def test_who_is_waited_for(broker: LocalBroker, tidelog: Command, topic: str) ->
 
 
 def test_offsets_outside_the_log(broker: LocalBroker, tidelog: Command, topic: str) -> None:
-    tidelog("topics", "create", topic, "--partitions", "2")
-    for partition in ("0", "1"):
+    tidelog("topics", "create", topic, "--partitions", "3")
+    for partition in ("0", "1", "2"):
         tidelog("produce", topic, "-p", partition, stdin="x\n" * 50)
     with GroupClient(broker.port) as client:
         client.find(topic)
         assert client.commit(topic, topic, 5, partition=0) == 0
         assert client.commit(topic, topic, 9999, partition=1) == 0
+        assert client.commit(topic, topic, -1, partition=2) == 0  # as good as no commit
     tidelog("records", "delete", topic, "--before", "20", "--yes")
     (found,) = tidelog("groups", "describe", topic, "--json").json
     rows = [(row["lag"], row["note"]) for row in found["partitions"]]

@@ -131,7 +131,7 @@ def _why_gone(
         return "the topic is deleted"
     if not usage.empty and (usage.subscribed is None or topic in usage.subscribed):
         return ""
-    if usage.empty and committed.offset < start:
+    if usage.empty and 0 <= committed.offset < start:  # below 0 it points into no data
         return f"its data is deleted: offset {committed.offset}, and the log starts at {start}"
     if committed.expire_ms >= 0:
         over = committed.expire_ms <= now_ms

@@ -237,7 +237,7 @@ class GroupCoordinator:
         codes: Codes = {}
         good: list[tuple[str, int, Committed]] = []
         for topic, partition, offset, epoch, metadata in rows:
-            code = self._check(topic, partition, offset, metadata or "")
+            code = self._check(topic, partition, metadata or "")
             codes[topic, partition] = code
             if not code:
                 committed = Committed(offset, epoch, metadata or "", now_ms, expire_ms)
@@ -255,13 +255,14 @@ class GroupCoordinator:
 
         shard.commit(group_id, good, done, outsider)
 
-    def _check(self, topic: str, partition: int, offset: int, metadata: str) -> ErrorCode:
+    def _check(self, topic: str, partition: int, metadata: str) -> ErrorCode:
+        # Any offset may be committed, as in Kafka: kafkajs commits -1 and -2 to begin anew.
         known = self._broker.metadata.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if len(metadata.encode()) > self._max_metadata:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        return ErrorCode.INVALID_REQUEST if offset < 0 else ErrorCode.NONE
+        return ErrorCode.NONE
 
     def offsets(self, group_id: str) -> GroupOffsets:
         """What a group has committed; empty if there is no such group."""
