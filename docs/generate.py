@@ -33,7 +33,8 @@ ALSO_RUN = (
     "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
     "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
     "goes on appending. Of transactions that it wrote (committed, aborted, still open), "
-    "`read_committed` consumers see what it would show them itself.",
+    "`read_committed` consumers see what it would show them itself, and groups have the offsets "
+    "that it would give them.",
 )
 NOTICE = "<!-- Written by docs/generate.py; run ./dev docs after a change. -->\n"
 

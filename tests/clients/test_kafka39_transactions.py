@@ -1,4 +1,7 @@
-"""Transactions that Kafka 3.9 wrote, read from tidelog: committed ones, and no others."""
+"""Transactions that Kafka 3.9 wrote, read from tidelog: committed ones, and no others.
+
+So are the offsets that were committed inside them.
+"""
 
 import shutil
 from pathlib import Path
@@ -10,11 +13,21 @@ from clients.java import tool
 from clients.kafka39 import Kafka39, ZooKeeper
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from group_client import GroupClient
+from waiting import until
 
+from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
 
 pytestmark = heavy("java", "mvn")
 TOPIC = "ledger"
+GROUPS = ("outer", "inner", "both", "overtaken", "open")
 PARTITION = TopicPartition(TOPIC, 0)
 FILLER = "." * 1000  # a few transactions to a segment
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -31,6 +44,17 @@ def write(bootstrap: str) -> list[str]:
     plain = Producer(settings)
     for producer in (outer, inner, late):
         producer.init_transactions(60)
+    readers = {
+        group: Consumer({"bootstrap.servers": bootstrap, "group.id": group}) for group in GROUPS
+    }
+
+    def commit(producer: Producer, offset: int, *groups: str) -> None:
+        """Offsets of groups, inside the transaction."""
+        place = TopicPartition(TOPIC, 0, offset)
+        for group in groups:
+            member = readers[group].consumer_group_metadata()
+            producer.send_offsets_to_transaction([place], member, 60)
+
     seen: list[str] = []
 
     def send(producer: Producer, text: str, count: int = 10) -> list[str]:
@@ -47,6 +71,11 @@ def write(bootstrap: str) -> list[str]:
         middle = send(inner, f"inner-{number}")
         between = send(plain, f"plain-{number}", 3)
         last = send(outer, f"outer-{number}-more")
+        commit(outer, 1000 + number, "outer", "both")
+        commit(inner, 2000 + number, "inner", "both", "overtaken")
+        if number == 11:
+            place = TopicPartition(TOPIC, 0, 7)
+            readers["overtaken"].commit(offsets=[place], asynchronous=False)
         if number % 3 == 0:
             inner.abort_transaction(60)
             middle = []
@@ -60,6 +89,9 @@ def write(bootstrap: str) -> list[str]:
         seen += [*first, *middle, *between, *last]
     late.begin_transaction()
     send(late, "open")
+    commit(late, 3000, "open", "both")
+    for reader in readers.values():
+        reader.close()
     send(plain, "after the open one")
     inner.begin_transaction()
     send(inner, "committed after the open one")
@@ -98,11 +130,28 @@ def latest(bootstrap: str, isolation: IsolationLevel) -> int:
     return asked[PARTITION].result(100).offset
 
 
+def committed_offsets(bootstrap: str) -> dict[tuple[str, bool], tuple[int, int]]:
+    """Offset and error of each group, for readers that want stable offsets and for others."""
+    found = {}
+    with GroupClient(int(bootstrap.rpartition(":")[2])) as client:
+        for group in GROUPS:
+            for stable in (False, True):
+                rows = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
+                asked = OffsetFetchRequestGroup(group_id=group, topics=rows)
+                request = OffsetFetchRequest(groups=[asked], require_stable=stable)
+                answer = client.call(request, OffsetFetchResponse, 9).groups[0]
+                assert answer.error_code == 0
+                (part,) = answer.topics[0].partitions
+                found[group, stable] = part.committed_offset, part.error_code
+    return found
+
+
 class Written(NamedTuple):
     data: Path
     committed: list[tuple[int, str]]  # as Kafka itself shows it
     everything: list[tuple[int, str]]
     stable: int
+    offsets: dict[tuple[str, bool], tuple[int, int]]
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +170,11 @@ def written(tmp_path_factory) -> dict[str, Written]:
         assert [value for _, value in committed] == expected
         everything = read(kafka.bootstrap, "read_uncommitted")
         stable = latest(kafka.bootstrap, IsolationLevel.READ_COMMITTED)
+        offsets = committed_offsets(kafka.bootstrap)
         for how, end in (("stopped", kafka.stop), ("killed", kafka.kill)):
             end()
             shutil.copytree(data, folder / how)
-            result[how] = Written(folder / how, committed, everything, stable)
+            result[how] = Written(folder / how, committed, everything, stable, offsets)
             if how == "stopped":
                 kafka.start()
     return result
@@ -165,6 +215,36 @@ def test_only_committed_records_are_shown(written, how, tmp_path):
     after = {path.name: path.read_bytes() for path in partition.glob("*.txnindex")}
     filled = {name: content for name, content in indexes.items() if content}
     assert {name: content for name, content in after.items() if content} == filled
+
+
+def test_only_committed_offsets_count(written, tmp_path):
+    for how, source in written.items():
+        data = tmp_path / how
+        shutil.copytree(source.data, data)
+        assert source.offsets == {
+            ("outer", False): (1011, 0),
+            ("outer", True): (1011, 0),
+            ("inner", False): (2011, 0),
+            ("inner", True): (2011, 0),
+            ("both", False): (2011, 0),  # of two transactions, the record that is later
+            ("both", True): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+            ("overtaken", False): (7, 0),
+            ("overtaken", True): (7, 0),
+            ("open", False): (-1, 0),
+            ("open", True): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+        }
+        with LocalBroker(data=data) as broker:
+            assert until_loaded(broker.bootstrap) == source.offsets
+            broker.restart()
+            assert until_loaded(broker.bootstrap) == source.offsets
+
+
+def until_loaded(bootstrap: str) -> dict[tuple[str, bool], tuple[int, int]]:
+    with GroupClient(int(bootstrap.rpartition(":")[2])) as client:
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        for group in GROUPS:
+            until(lambda group=group: client.describe(group).error_code != loading, "the groups")
+    return committed_offsets(bootstrap)
 
 
 def through_java(bootstrap: str, count: int) -> list[str]:

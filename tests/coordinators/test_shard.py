@@ -9,7 +9,7 @@ from coordinators.shard_support import Log, make_shard
 from coordinators.support import request
 
 from tidelog.coordinators.consumer_members import Beat
-from tidelog.coordinators.offsets import Committed
+from tidelog.coordinators.offsets import Committed, commit_record
 from tidelog.errors import ErrorCode
 
 HOUR = 3_600_000
@@ -212,3 +212,43 @@ def test_what_is_known_is_what_the_log_says(number):
         for (_, partition), offset in committed(shard, group).items():
             good = [o for o, heard in newest[group, partition] if heard == [ErrorCode.NONE]]
             assert offset == good[-1]
+
+
+def pending(shard, group, offset, producer_id=1):
+    """A commit inside a transaction, as it is found in the log."""
+    record = commit_record(group, "clicks", 0, Committed(offset, -1, "", shard._clock.now_ms()))
+    shard.replay_transactional(producer_id, record, 0, 0)
+
+
+def test_nothing_expires_while_a_transaction_is_open(shard, log):
+    commit(shard, "g", 5)
+    log.store_all()
+    pending(shard, "g", 6)
+    pending(shard, "new", 7)
+    shard.loaded()
+    log.clock.advance(2 * HOUR)
+    expire(shard)
+    assert not log.waiting
+    assert set(shard.groups) == {"g", "new"}
+    shard.end_transaction(1, committed=True)
+    assert (committed(shard, "g"), committed(shard, "new")) == (
+        {("clicks", 0): 6},
+        {("clicks", 0): 7},
+    )
+    log.clock.advance(2 * HOUR)
+    expire(shard)
+    log.store_all()
+    assert committed(shard, "g") == committed(shard, "new") == {}
+
+
+@pytest.mark.parametrize("end", ["topic", "group"])
+def test_what_is_pending_goes_with_its_topic_and_with_its_group(shard, log, end):
+    pending(shard, "g", 6)
+    shard.loaded()
+    if end == "topic":
+        shard.topics_deleted({"clicks"})
+    else:
+        delete(shard, "g")
+    log.store_all()
+    shard.end_transaction(1, committed=True)
+    assert committed(shard, "g") == {}

@@ -90,14 +90,7 @@ class GroupOffsets:
                 if len(self.removals) > _REMOVALS_KEPT:
                     del self.removals[next(iter(self.removals))]
             return
-        committed = Committed(
-            value.offset,
-            value.leader_epoch,
-            value.metadata,
-            value.commit_timestamp,
-            value.expire_timestamp,
-        )
-        self.set(key.topic, key.partition, committed)
+        self.set(key.topic, key.partition, committed_of(value))
 
     def set(self, topic: str, partition: int, committed: Committed) -> None:
         """An offset is committed, and safe."""
@@ -142,6 +135,17 @@ def _why_gone(
     if since + retention_ms <= now_ms:
         return f"offsets.retention.minutes={retention_ms // 60_000} are over"
     return ""
+
+
+def committed_of(value: OffsetCommitValue) -> Committed:
+    """What a record says."""
+    return Committed(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+    )
 
 
 def commit_record(

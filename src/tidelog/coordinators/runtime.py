@@ -25,7 +25,8 @@ from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
-from tidelog.wire.batch import CONTROL, read_header
+from tidelog.wire.batch import CONTROL, TRANSACTIONAL, read_header
+from tidelog.wire.markers import read_marker
 from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import Headers, decode_batch, encode_batch
 
@@ -80,6 +81,14 @@ class Machine(Protocol):
 
     def replay(self, record: CoordinatorRecord, time_ms: int) -> None:
         """Be what a record says."""
+
+    def replay_transactional(
+        self, producer_id: int, record: CoordinatorRecord, offset: int, time_ms: int
+    ) -> None:
+        """Remember a record, at this offset of the log, until its transaction has ended."""
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Be what a marker says about the records of its transaction."""
 
     def loaded(self) -> None:
         """Everything is replayed; requests may come."""
@@ -421,13 +430,24 @@ class Runtime(Generic[M]):
             for batch in source.batches(source.log_start_offset):
                 if shard.closed:
                     return
-                if read_header(batch).attributes & CONTROL:
+                header = read_header(batch)
+                producer_id = header.producer_id
+                if header.attributes & CONTROL:
+                    if marker := read_marker(batch):
+                        machine.end_transaction(producer_id, committed=marker.committed)
                     continue
+                transactional = header.attributes & TRANSACTIONAL
                 for row in decode_batch(batch):
                     count += 1
                     try:
                         record = decode_record(row.key or b"", row.value, row.headers)
-                        if record is not None:
+                        if record is None:
+                            continue
+                        if transactional:
+                            machine.replay_transactional(
+                                producer_id, record, row.offset, row.timestamp
+                            )
+                        else:
                             machine.replay(record, row.timestamp)
                     except ProtocolError as error:
                         bad += 1

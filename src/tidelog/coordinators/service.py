@@ -7,7 +7,7 @@ now (not the coordinator, still loading, no such id); everything else is in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -268,6 +268,10 @@ class GroupCoordinator:
         """What a group has committed; empty if there is no such group."""
         return self.shard(group_id).offsets.get(group_id) or GroupOffsets()
 
+    def pending(self, group_id: str) -> Set[tuple[str, int]]:
+        """Partitions for which a group has committed in transactions that are still open."""
+        return self.shard(group_id).store.pending.places(group_id)
+
     def all_safe(self, group_id: str) -> bool:
         """May the coordinator of a group answer as it knows things?  See :class:`Shard`."""
         shard = self.runtime.shard(group_id)
@@ -316,13 +320,14 @@ class GroupCoordinator:
             reply(ErrorCode.NON_EMPTY_GROUP, {})
             return
         offsets = shard.offsets.get(group_id) or GroupOffsets()
+        pending = shard.store.pending.places(group_id)
         codes: Codes = {}
         gone: list[tuple[str, int, str]] = []
         for topic, partition in places:
             known = self._broker.metadata.topics.get(topic)
             if topic in subscribed:
                 codes[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif offsets.get(topic, partition) is not None:
+            elif offsets.get(topic, partition) is not None or (topic, partition) in pending:
                 codes[topic, partition] = ErrorCode.NONE
                 gone.append((topic, partition, "somebody deleted it (OffsetDelete)"))
             elif known is None or not 0 <= partition < len(known.partitions):

@@ -18,9 +18,9 @@ from tidelog.coordinators.consumer_members import Beat, BeatResult, ConsumerLimi
 from tidelog.coordinators.group import ClassicGroup
 from tidelog.coordinators.members import GroupLimits, Join, JoinResult, SyncResult
 from tidelog.coordinators.migration import downgrade, upgrade
+from tidelog.coordinators.offset_store import OffsetStore
 from tidelog.coordinators.offsets import (
     Committed,
-    GroupOffsets,
     LogStart,
     Usage,
     encode_commit,
@@ -64,7 +64,8 @@ class GroupShard:
         metadata: Callable[[], ClusterMetadata],
     ) -> None:
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, GroupOffsets] = {}
+        self.store = OffsetStore()
+        self.offsets = self.store.groups
         self._committing: dict[str, int] = {}  # group -> commits on their way into the log
         self._deletions = 0  # how often topics were deleted
         self._shard = shard
@@ -247,11 +248,7 @@ class GroupShard:
             if not error:
                 if group_id not in self.groups:
                     self._make(group_id)  # it was forgotten or deleted meanwhile
-                found = self.offsets.get(group_id)
-                if found is None:
-                    found = self.offsets[group_id] = GroupOffsets()
-                for row in rows:
-                    found.set(*row)
+                self.store.commit(group_id, rows)
                 if outsider:
                     self._note_commit(group_id, rows, outsider)
                 if deletions != self._deletions:
@@ -292,10 +289,7 @@ class GroupShard:
         if group.state is not State.EMPTY or group_id in self._committing:
             done(ErrorCode.NON_EMPTY_GROUP)
             return
-        records = [
-            removal_record(group_id, topic, partition, "")
-            for topic, partition, _ in self.offsets.get(group_id, ())
-        ]
+        records = [removal_record(group_id, *place, "") for place in self.store.places(group_id)]
         records += group.tombstones()
         records[-1] = records[-1]._replace(reason=_DELETED)
         self._write(records, done)
@@ -330,23 +324,22 @@ class GroupShard:
                 since_ms = group.state_since_ms if group.protocol_type else 0
                 usage = Usage(empty, since_ms, group.subscribed())
                 gone = offsets.expired(now_ms, retention_ms, usage, log_start)
+                pending = self.store.pending.places(group_id)
+                gone = [row for row in gone if row[:2] not in pending]
                 for topic, partition, reason in gone:
                     place = f"{topic}-{partition}"
                     log.info("group %s: offset of %s removed: %s", group_id, place, reason)
             if gone:
                 self.remove_offsets(group_id, gone, _ignore)
-            elif not offsets and group.state is State.EMPTY and not group.pending:
+            elif group.state is State.EMPTY and not group.pending and not self.store.uses(group_id):
                 self._write(group.tombstones(), _ignore)
 
     def topics_deleted(self, topics: set[str]) -> None:
         """Offsets do not outlive their topic: a new one of the same name begins at its start."""
         self._deletions += 1
-        for group_id, offsets in self.offsets.items():
-            gone = [
-                (topic, partition, _TOPIC_DELETED)
-                for topic, partition, _ in offsets
-                if topic in topics
-            ]
+        for group_id in self.store.users():
+            places = self.store.places(group_id)
+            gone = [(*place, _TOPIC_DELETED) for place in places if place[0] in topics]
             if gone:
                 self.remove_offsets(group_id, gone, _ignore)
 
@@ -357,10 +350,7 @@ class GroupShard:
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
-            offsets = self.offsets.get(key.group)
-            if offsets is None:
-                offsets = self.offsets[key.group] = GroupOffsets()
-            offsets.replay(key, value, record.reason, time_ms)
+            self.store.replay(key, value, record.reason, time_ms)
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             group = self.groups.get(key.group)
@@ -376,6 +366,19 @@ class GroupShard:
                 self.offsets.pop(key.group, None)
         elif isinstance(key, ConsumerGroupKey):
             self._replay_consumer(key, record, time_ms)
+
+    def replay_transactional(
+        self, producer_id: int, record: CoordinatorRecord, offset: int, time_ms: int
+    ) -> None:
+        """An offset counts when its transaction is committed; nothing else is in transactions."""
+        key, value = record.key, record.value
+        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+            self.store.replay_transactional(producer_id, key, value, offset)
+        else:
+            self.replay(record, time_ms)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self.store.end_transaction(producer_id, committed=committed)
 
     def _replay_consumer(
         self, key: ConsumerGroupKey, record: CoordinatorRecord, time_ms: int
@@ -397,9 +400,16 @@ class GroupShard:
 
     def loaded(self) -> None:
         """Everything is replayed."""
-        for group_id, offsets in self.offsets.items():
-            if offsets and group_id not in self.groups:
-                self._make(group_id)
+        for group_id in self.store.users() - self.groups.keys():
+            self._make(group_id)
+        for group_id in sorted(self.store.pending.groups()):
+            log.warning(
+                "group %s: offsets are pending in the open transaction of producer %s: consumers "
+                "that want stable offsets wait (UNSTABLE_OFFSET_COMMIT) until it ends, or until "
+                "these offsets or the group are deleted",
+                group_id,
+                ", ".join(map(str, self.store.pending.producers(group_id))),
+            )
         for group in self.groups.values():
             group.loaded()
             self._after(group)
@@ -435,7 +445,7 @@ class GroupShard:
         """A join that was refused, or never came, leaves no group behind."""
         group_id = group.group_id
         known = self.groups.get(group_id) is group
-        used = self.offsets.get(group_id) or group_id in self._committing
+        used = group_id in self._committing or self.store.uses(group_id)
         if known and group.untouched and not used:
             self._forget(group)
 

@@ -1,7 +1,8 @@
 """OffsetFetch: how far groups have read.
 
 Without topics: everything that the group has committed.  A partition without an offset is
-answered with offset -1 and no error.
+answered with offset -1 and no error; one with a commit in a transaction that is still open with
+UNSTABLE_OFFSET_COMMIT if the client wants stable offsets, else with what was committed before.
 
 A coordinator that has written what is not replicated yet waits for that before it answers: it
 may be cut off from the others, who have another by now, with newer offsets.
@@ -13,7 +14,7 @@ Versions: 2 all topics, error of the group; 3 throttle time; 5 leader epoch; 6 f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 _GROUP_ERROR, _MANY, _EPOCH, _BY_ID = 2, 8, 9, 10
 _NOTHING = Committed(-1, -1, "", -1)
 
-# Topic, and for each partition what is committed.
-Rows = list[tuple[str, list[tuple[int, Committed]]]]
+# Topic, and for each partition what is committed, or an error.
+Rows = list[tuple[str, list[tuple[int, Committed, int]]]]
+Places = Set[tuple[str, int]]
 Codes = Mapping[str, ErrorCode]  # of groups that cannot be answered for
 
 
@@ -67,17 +69,20 @@ def _answer(
     broker: Broker, request: OffsetFetchRequest, version: int, codes: Codes
 ) -> OffsetFetchResponse:
     if version >= _MANY:
-        groups = [_group(broker, group, version, codes) for group in request.groups]
+        stable = request.require_stable
+        groups = [_group(broker, group, version, codes, stable) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     wanted = None
     if request.topics is not None:
         wanted = [(row.name, row.partition_indexes) for row in request.topics]
     code = ErrorCode.NONE
     try:
-        rows = _look_up(_offsets(broker, request.group_id, codes), wanted)
+        rows = _rows(broker, request.group_id, codes, wanted, request.require_stable)
     except ApiError as error:
         code = error.code
-        rows = [(name, [(index, _NOTHING) for index in indexes]) for name, indexes in wanted or ()]
+        rows = [
+            (name, [(index, _NOTHING, code) for index in indexes]) for name, indexes in wanted or ()
+        ]
     return OffsetFetchResponse(
         error_code=code if version >= _GROUP_ERROR else 0,
         topics=[
@@ -89,9 +94,9 @@ def _answer(
                         committed_offset=found.offset,
                         committed_leader_epoch=found.leader_epoch,
                         metadata=found.metadata,
-                        error_code=code,
+                        error_code=failed,
                     )
-                    for index, found in partitions
+                    for index, found, failed in partitions
                 ],
             )
             for topic, partitions in rows
@@ -99,23 +104,39 @@ def _answer(
     )
 
 
-def _offsets(broker: Broker, group_id: str, codes: Codes) -> GroupOffsets:
+def _rows(
+    broker: Broker,
+    group_id: str,
+    codes: Codes,
+    wanted: Iterable[tuple[str, Iterable[int]]] | None,
+    require_stable: bool,
+) -> Rows:
     if code := codes.get(group_id):
         raise ApiError(code)
-    return broker.groups.offsets(group_id)
-
-
-def _look_up(offsets: GroupOffsets, wanted: Iterable[tuple[str, Iterable[int]]] | None) -> Rows:
+    offsets = broker.groups.offsets(group_id)
+    unstable = broker.groups.pending(group_id) if require_stable else frozenset()
     if wanted is None:
-        return [(topic, list(rows.items())) for topic, rows in offsets.topics.items()]
+        wanted = [(topic, list(partitions)) for topic, partitions in offsets.topics.items()]
     return [
-        (topic, [(index, offsets.get(topic, index) or _NOTHING) for index in indexes])
+        (topic, [(index, *_look_up(offsets, topic, index, unstable)) for index in indexes])
         for topic, indexes in wanted
     ]
 
 
+def _look_up(
+    offsets: GroupOffsets, topic: str, index: int, unstable: Places
+) -> tuple[Committed, int]:
+    if (topic, index) in unstable:
+        return _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
+    return offsets.get(topic, index) or _NOTHING, 0
+
+
 def _group(
-    broker: Broker, group: OffsetFetchRequestGroup, version: int, codes: Codes
+    broker: Broker,
+    group: OffsetFetchRequestGroup,
+    version: int,
+    codes: Codes,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     names, topics = broker.metadata.topic_names, broker.metadata.topics
     by_id = version >= _BY_ID
@@ -131,7 +152,7 @@ def _group(
     try:
         if version >= _EPOCH:
             broker.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        rows = _look_up(_offsets(broker, group.group_id, codes), wanted)
+        rows = _rows(broker, group.group_id, codes, wanted, require_stable)
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
     if by_id:
@@ -140,7 +161,7 @@ def _group(
         OffsetFetchResponseTopics(
             name=topic,
             topic_id=topics[topic].topic_id if by_id else ZERO_UUID,
-            partitions=[_partition(index, committed, 0) for index, committed in partitions],
+            partitions=[_partition(*partition) for partition in partitions],
         )
         for topic, partitions in rows
     ]
