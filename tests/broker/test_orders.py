@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tidelog.broker.orders import Orders
 from tidelog.clock import FakeClock
 from tidelog.coordination import paths
 from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import Delete
+from tidelog.coordination.keeper import Create, Delete, Set, Unreachable
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordination.registry import Registry
 from tidelog.errors import ErrorCode
@@ -48,6 +49,9 @@ def test_an_order_for_an_earlier_life(kind: Any) -> None:
 
 class Listener:
     """The broker that gets the orders, as far as its metadata go."""
+
+    broker_id = 1
+    manager = SimpleNamespace(logs={})
 
     def __init__(self) -> None:
         self.metadata = ClusterMetadata()
@@ -106,7 +110,7 @@ def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> 
         await registry.make_paths()
         orders = Orders(broker, registry)  # type: ignore[arg-type]
         orders.registered(1)
-        await orders.update_metadata(told({"other": 1}))
+        await orders.apply(told({"other": 1}))
         await registry.write_config(path, {"retention.ms": "1"}, tell=False)
         await orders.config_changed("topics/t")
         assert orders.topic_configs["t"] == {"retention.ms": "1"}
@@ -114,13 +118,62 @@ def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> 
         if how == "its settings are changed":
             await orders.config_changed("topics/t")
         elif how == "it was never told of":
-            await orders.update_metadata(told({"t": DELETED}))
+            await orders.apply(told({"t": DELETED}))
         else:
-            await orders.update_metadata(told({"other": 1}, FULL))
+            await orders.apply(told({"other": 1}, FULL))
         assert orders.topic_configs.keys() == {"other"}
         await registry.write_config(path, {"retention.ms": "2"}, tell=False)
-        await orders.update_metadata(told({"t": 1}))
+        await orders.apply(told({"t": 1}))
         assert broker.metadata.topics["t"].config == {"retention.ms": "2"}
+        await keeper.close()
+
+    asyncio.run(go())
+
+
+class AwayKeeper(EmbeddedKeeper):
+    """A keeper that may be out of reach."""
+
+    away = False
+
+    async def sync(self) -> None:
+        if self.away:
+            raise Unreachable("no connection")
+
+
+def test_a_higher_epoch_is_looked_up(tmp_path: Path) -> None:
+    """What ZooKeeper does not know is not remembered: the true controller goes on."""
+
+    async def go() -> None:
+        keeper = AwayKeeper.open(str(tmp_path / "journal"))
+        orders = Orders(Listener(), Registry(keeper, FakeClock()))  # type: ignore[arg-type]
+        orders.registered(1)
+
+        async def code(controller_id: int, epoch: int) -> int:
+            order = StopReplicaRequest(
+                controller_id=controller_id,
+                controller_epoch=epoch,
+                broker_epoch=1,
+                topic_states=[],
+            )
+            return (await orders.stop_replica(order)).error_code
+
+        assert await code(3, 1) == ErrorCode.INVALID_REQUEST, "there is no controller yet"
+        elected = Create(paths.CONTROLLER, paths.controller_value(3, 0))
+        await keeper.multi([elected, Create(paths.CONTROLLER_EPOCH, b"7")])
+        assert await code(3, 8) == ErrorCode.INVALID_REQUEST
+        assert await code(3, 2**31 - 1) == ErrorCode.INVALID_REQUEST
+        assert await code(3, 6) == ErrorCode.STALE_CONTROLLER_EPOCH, "7 is known by now"
+        assert await code(2, 7) == ErrorCode.INVALID_REQUEST, "another broker is controller"
+        assert await code(3, 7) == ErrorCode.NONE
+        keeper.away = True
+        assert await code(3, 7) == ErrorCode.NONE, "what is known is not looked up"
+        assert await code(3, 8) == ErrorCode.REQUEST_TIMED_OUT, "to be sent again"
+        assert await code(3, 7) == ErrorCode.NONE
+        keeper.away = False
+        await keeper.multi([Delete(paths.CONTROLLER), Set(paths.CONTROLLER_EPOCH, b"8")])
+        await keeper.multi([Create(paths.CONTROLLER, paths.controller_value(2, 0))])
+        assert await code(2, 8) == ErrorCode.NONE
+        assert await code(3, 7) == ErrorCode.STALE_CONTROLLER_EPOCH
         await keeper.close()
 
     asyncio.run(go())

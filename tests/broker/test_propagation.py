@@ -42,7 +42,7 @@ class Listener:
         self.heard: list[Message] = []
         self.fail: type[Message] | None = None
         self.full_disk = False
-        self.refuses = False
+        self.refuses = ErrorCode.NONE
         self.tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -62,7 +62,7 @@ class Listener:
             raise BrokerUnreachable("the connection broke")
         self.heard.append(request)
         if self.refuses:
-            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, topics=[])
+            return LeaderAndIsrResponse(error_code=self.refuses, topics=[])
         if isinstance(request, StopReplicaRequest):
             return StopReplicaResponse(error_code=0, partition_errors=[])
         if isinstance(request, UpdateMetadataRequest):
@@ -163,13 +163,28 @@ def test_nobody_waits_for_a_broker_that_refuses() -> None:
     """It knows a later controller, and hears from that one; we may be about to stop."""
 
     async def body(controller: Propagation, listener: Listener) -> None:
-        listener.refuses = True
+        listener.refuses = ErrorCode.STALE_CONTROLLER_EPOCH
         controller.publish(ALONE.with_topic(topic(NEW)))
         await comes_true(listener.tasks[0].done)
         controller.publish(ALONE)
         async with asyncio.timeout(60):
             await controller.told()
         listener.tasks.clear()
+
+    with_channel(body)
+
+
+def test_a_broker_that_cannot_ask_zookeeper_about_us() -> None:
+    """It cannot tell us from a stranger now, and hears the same again when it can."""
+
+    async def body(controller: Propagation, listener: Listener) -> None:
+        listener.refuses = ErrorCode.REQUEST_TIMED_OUT
+        controller.publish(ALONE.with_topic(topic(NEW)))
+        await comes_true(lambda: listener.leaders_of(NEW) > 1)
+        listener.refuses = ErrorCode.NONE
+        async with asyncio.timeout(60):
+            await controller.told()
+        assert listener.count(UpdateMetadataRequest) == 2
 
     with_channel(body)
 

@@ -86,6 +86,7 @@ def test_read_and_write(opener: Opener) -> None:
         later = await keeper.exists("/a/b/d")
         assert later is not None
         assert later.czxid == stat.czxid, "one transaction has one number"
+        await keeper.sync()
 
     run(opener, work)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.coordination.topics import check_assignment, check_name, colliding, spread
+from tidelog.coordination.topics import check_assignment, colliding, spread
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.topic_partition import check_name, directory_name
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "_", "-", "x" * 249, "__consumer_offsets"])
@@ -19,6 +20,22 @@ def test_names_that_are_refused(name: str) -> None:
         check_name(name)
     assert error.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert len(error.value.message) < 200
+
+
+@pytest.mark.parametrize("index", [-1, -(2**31)])
+def test_no_partition_has_a_negative_index(index: int) -> None:
+    with pytest.raises(ApiError) as error:
+        directory_name("t", index)
+    assert error.value.code == ErrorCode.INVALID_REQUEST
+
+
+def test_the_directory_of_a_partition() -> None:
+    assert directory_name("t", 12) == "t-12"
+    assert len(directory_name("x" * 249, 99_999)) == 255
+    with pytest.raises(ApiError):  # longer than a file name may be
+        directory_name("x" * 249, 100_000)
+    with pytest.raises(ApiError):
+        directory_name("../x", 0)
 
 
 def test_names_that_look_alike() -> None:

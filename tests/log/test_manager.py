@@ -12,7 +12,7 @@ from log_faults import FaultyDisk
 from log_support import NOW, append, contents, log_config, make_batch
 
 from tidelog.clock import FakeClock
-from tidelog.errors import SettingError
+from tidelog.errors import ApiError, SettingError
 from tidelog.log.manager import DirectoryInUse, LogManager, Opened, WrongCluster
 
 MARK = ".kafka_cleanshutdown"
@@ -47,6 +47,19 @@ def make(manager: LogManager, topic: str = "t", partition: int = 0, records: int
 
 def values(manager: LogManager, topic: str = "t", partition: int = 0) -> list[bytes | None]:
     return [record.value for record in contents(manager.logs[topic, partition])]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [("../x", 0), ("", 0), (".", 0), ("a\0", 0), ("x" * 250, 0), ("t", -1), ("x" * 249, 2**31 - 1)],
+)
+def test_no_log_outside_of_the_directory(tmp_path: Path, topic: str, partition: int) -> None:
+    manager, _ = start(tmp_path / "data")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ApiError):
+        make(manager, topic, partition)
+    assert sorted(tmp_path.rglob("*")) == before
+    manager.close()
 
 
 # -- the lock -----------------------------------------------------------------------

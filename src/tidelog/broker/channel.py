@@ -360,8 +360,12 @@ class _Refused(Exception):
 
 
 def _check(code: int, what: str, info: BrokerInfo) -> None:
-    if code:
-        raise _Refused(f"broker {info.broker_id} refuses {what}: {ErrorCode(code).name}")
+    if not code:
+        return
+    message = f"broker {info.broker_id} refuses {what}: {ErrorCode(code).name}"
+    if code in (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH):
+        raise _Refused(message)
+    raise BrokerUnreachable(message)  # it cannot ask ZooKeeper about us just now, say
 
 
 def _existing(metadata: ClusterMetadata, keys: set[Key]) -> list[tuple[TopicInfo, int]]:

@@ -1,6 +1,6 @@
 """This broker as a member of a cluster: registered in ZooKeeper, and maybe its controller.
 
-Four loops run as long as the broker does, each of the same form: read with a watch, act on
+Five loops run as long as the broker does, each of the same form: read with a watch, act on
 what is there, wait for the watch.
 
 ``_contend``         is there a controller?  If not, become it.  After an expired session the
@@ -8,6 +8,7 @@ what is there, wait for the watch.
 ``_watch_brokers``   (in office) who is there; the controller decides what follows from it
 ``_watch_disks``     (in office) brokers that say that a log directory has failed, or works again
 ``_watch_configs``   settings that somebody has changed
+``_watch_epochs``    the registrations of all brokers: whose fetches count as a follower's
 
 When a write of the controller fails because another is in office, or because nobody knows
 whether it has happened, we step down: the next controller, which may be us, reads everything
@@ -75,6 +76,7 @@ class Membership:
         self._registered = False
         self._contention: asyncio.Task[None] | None = None
         self._last_change = ""
+        self._live_epochs: dict[int, int] = {}
         self._vigils: dict[tuple[int, int], asyncio.Task[None]] = {}  # broker, its epoch
 
     # -- joining ----------------------------------------------------------------
@@ -91,6 +93,7 @@ class Membership:
         await patiently(self._register)
         self._contention = self._broker.spawn(self._contend())
         self._broker.spawn(self._watch_configs())
+        self._broker.spawn(self._watch_epochs())
         self._broker.spawn(self._broker.replicas.log_dirs.watch(self._tell_of_disks))
         await self.orders.informed.wait()
 
@@ -422,6 +425,27 @@ class Membership:
                 for name in names:
                     with contextlib.suppress(NoNode):
                         await self._keeper.multi([Delete(f"{paths.CONFIG_CHANGES}/{name}")])
+
+    # -- followers --------------------------------------------------------------
+
+    def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
+        """Is this the epoch under which a broker is registered?  While ZooKeeper is away, what
+        was known last holds."""
+        return self._live_epochs.get(broker_id) == broker_epoch
+
+    async def _watch_epochs(self) -> None:
+        while True:
+            changed = asyncio.Event()
+            try:
+                brokers = await self.registry.brokers(changed.set)
+                self._live_epochs = {i: info.epoch for i, info in brokers.items()}
+            except Unreachable:
+                await self._connected.wait()
+                continue
+            except KeeperError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            await changed.wait()
 
     # -- settings ---------------------------------------------------------------
 

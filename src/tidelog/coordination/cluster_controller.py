@@ -42,13 +42,13 @@ class IsrChange:
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
-    broker_epochs: Mapping[int, int]  # of those in sync; -1: not known
+    broker_epochs: Mapping[int, int]  # of those in sync; who is added must have its own
 
 
 class ClusterController(Moves):
     """See the module.  In office after :meth:`take_office` and :meth:`load`."""
 
-    _stopping: tuple[tuple[int, int], ...] = ()  # brokers with their epochs: about to stop
+    _stopping: frozenset[tuple[int, int]] = frozenset()  # brokers with their epochs: about to stop
     # What brokers say they cannot write.  Not in the tree: whoever takes office asks them anew.
     _cannot_write: Mapping[int, frozenset[Key]] = MappingProxyType({})
 
@@ -186,13 +186,14 @@ class ClusterController(Moves):
             return ErrorCode.NOT_CONTROLLER  # it knows a later decision than we do
         if change.partition_epoch != row.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
-        if broker_id not in change.isr or not set(change.isr) <= set(row.replicas):
+        isr = set(change.isr)
+        if broker_id not in isr or not isr <= set(row.replicas) or len(isr) < len(change.isr):
             return ErrorCode.INVALID_REQUEST
         fit = self._fit(key)
         for added in set(change.isr) - set(row.isr):
             if added not in fit:
                 return ErrorCode.INELIGIBLE_REPLICA
-            if change.broker_epochs.get(added, -1) not in (-1, self.metadata.brokers[added].epoch):
+            if change.broker_epochs.get(added, -1) != self.metadata.brokers[added].epoch:
                 return ErrorCode.INELIGIBLE_REPLICA  # restarted since it had everything (KIP-903)
         return ErrorCode.NONE
 
@@ -215,7 +216,7 @@ class ClusterController(Moves):
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             live = self.metadata.brokers.keys()
             # It still fetches: it must not come back into sync, and then be missed.
-            self._stopping = (*self._stopping, (broker_id, broker_epoch))
+            self._stopping |= {(broker_id, broker_epoch)}
             changes: dict[Key, PartitionInfo] = {}
             for topic in self.metadata.topics.values():
                 for i, row in enumerate(topic.partitions):

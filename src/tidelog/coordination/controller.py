@@ -27,11 +27,12 @@ from tidelog.coordination.keeper import (
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordination.registry import Registry
 from tidelog.coordination.together import Together
-from tidelog.coordination.topics import check_assignment, check_name, colliding, spread
+from tidelog.coordination.topics import check_assignment, colliding, spread
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings, check_topic_config
 from tidelog.text import plural
+from tidelog.topic_partition import check_name
 from tidelog.wire.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)

@@ -119,6 +119,9 @@ class EmbeddedKeeper:
             self._fire(steps)
         return made
 
+    async def sync(self) -> None:
+        return
+
     async def reachable(self) -> None:
         return
 

@@ -137,6 +137,10 @@ class Keeper(Protocol):
         """All of them or none; returns the paths of the operations, as they were created."""
         ...
 
+    async def sync(self) -> None:
+        """What is read from now on is at least as new as what anyone has read before."""
+        ...
+
     async def reachable(self) -> None:
         """Return when there is a connection; Unreachable if none comes within a moment."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from tidelog.clock import Clock
@@ -89,6 +89,22 @@ class Registry:
                 return new
             except NodeExists:  # another broker was the first
                 continue
+
+    async def controller(self) -> tuple[int, int]:
+        """The epoch of the newest controller and its broker id, -1 if it is gone."""
+        epoch, broker_id = 0, -1
+        await self._keeper.sync()
+        with suppress(NoNode):
+            # In this order: a controller that is elected in between has a higher epoch.
+            epoch = int((await self._keeper.get(paths.CONTROLLER_EPOCH))[0])
+            broker_id = int(
+                paths.from_json((await self._keeper.get(paths.CONTROLLER))[0])["brokerid"]
+            )
+        return epoch, broker_id
+
+    async def sync(self) -> None:
+        """See :meth:`Keeper.sync`."""
+        await self._keeper.sync()
 
     async def make_paths(self) -> None:
         """The znodes that are always there."""
@@ -173,15 +189,10 @@ class Registry:
     async def topic(self, name: str) -> TopicInfo | None:
         return (await self._topics([name]))[0].get(name)
 
-    async def unreadable_among(self, names: Sequence[str]) -> frozenset[str]:
-        """Topics of which there is something, but nobody can say what."""
-        return (await self._topics(names))[1]
-
-    async def _topics(self, names: Sequence[str]) -> tuple[dict[str, TopicInfo], frozenset[str]]:
-        """What is known of topics, and the names of those that cannot be read.
-
-        All znodes of one kind at once: there may be thousands of partitions.
-        """
+    async def assignments(
+        self, names: Sequence[str]
+    ) -> tuple[dict[str, decoding.TopicValue], set[str]]:
+        """The ids and replicas of topics, and the names of those that cannot be read."""
         values: dict[str, decoding.TopicValue] = {}
         bad: set[str] = set()
         found = await self._keeper.get_many([paths.topic(name) for name in names])
@@ -189,6 +200,26 @@ class Registry:
             if row is not None:
                 with _left_out(name, bad):
                     values[name] = decoding.topic_value(name, row[0])
+        return values, bad
+
+    async def partition_states(
+        self, keys: Sequence[tuple[str, int]], topics: Mapping[str, decoding.TopicValue]
+    ) -> list[PartitionInfo | None]:
+        """The states of partitions of these topics; None for one that cannot be read."""
+        nodes = [paths.partition_state(*key) for key in keys]
+        states: list[PartitionInfo | None] = []
+        for (name, i), row in zip(keys, await self._keeper.get_many(nodes), strict=True):
+            states.append(None)
+            with suppress(Unreadable):
+                states[-1] = decoding.partition_info(name, i, topics[name], row)
+        return states
+
+    async def _topics(self, names: Sequence[str]) -> tuple[dict[str, TopicInfo], frozenset[str]]:
+        """What is known of topics, and the names of those that cannot be read.
+
+        All znodes of one kind at once: there may be thousands of partitions.
+        """
+        values, bad = await self.assignments(names)
         configs = await self.configs([paths.topic_config(name) for name in values])
         keys = [(name, i) for name, value in values.items() for i in range(len(value.replicas))]
         states = await self._keeper.get_many([paths.partition_state(*key) for key in keys])

@@ -1,31 +1,12 @@
-"""The rules of topics: names, assignments.  Pure."""
+"""The rules of topics: names that collide, assignments.  Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.errors import ApiError, ErrorCode
 
-MAX_NAME = 249
 MAX_NEW_PARTITIONS = 10_000  # in one request, as in Kafka: each is a directory
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def check_name(name: str) -> None:
-    """Kafka's rule, because the name is a directory on disk."""
-    if not name:
-        problem = "is empty"
-    elif name in (".", ".."):
-        problem = "is '.' or '..'"
-    elif len(name) > MAX_NAME:
-        problem = f"has {len(name)} characters, at most {MAX_NAME} are allowed"
-    elif not _LEGAL.fullmatch(name):
-        problem = "holds more than letters, digits, '.', '_' and '-'"
-    else:
-        return
-    shown = name if len(name) <= 60 else name[:57] + "..."
-    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic name {shown!r} {problem}")
 
 
 def colliding(name: str, existing: Iterable[str]) -> list[str]:

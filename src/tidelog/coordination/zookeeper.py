@@ -167,6 +167,10 @@ class ZooKeeper:
                 careful = True
         raise KeeperError(f"{operations[0].path}: others change it all the time")
 
+    async def sync(self) -> None:
+        await self.reachable()
+        await self._call(self._client.sync_async, "/")
+
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
         self._listeners.append(listener)
 

@@ -30,6 +30,7 @@ from tidelog.log.files import remove, sync_directory, write_atomically
 from tidelog.log.log import Log
 from tidelog.log.opening import create_log, open_log
 from tidelog.settings import LogConfig, read_properties
+from tidelog.topic_partition import directory_name
 from tidelog.wire.uuids import parse_uuid, uuid_text
 
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
@@ -195,6 +196,7 @@ class LogManager:
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """A new, empty log, in the directory that has the fewest."""
+        name = directory_name(topic, partition)
         load = dict.fromkeys(self.directories, 0)
         if len(load) > 1:
             for existing in self.logs.values():
@@ -203,7 +205,7 @@ class LogManager:
         if any((topic, partition) in names for names in self._checkpointed.values()):
             # An older log of this name is in the checkpoints; its offsets are not ours.
             self.write_checkpoints()
-        directory = os.path.join(parent, f"{topic}-{partition}")
+        directory = os.path.join(parent, name)
         if os.path.exists(directory):  # of a topic whose deletion did not work out
             os.rename(directory, self._other_name(directory, "stray"))
         created = create_log(directory, config, self.clock.now_ms())

@@ -9,6 +9,10 @@ Versions
 
 An answer is sent at once if it has ``min_bytes``, an error, or no time to wait.
 Otherwise the request is parked: each append wakes it, and at the latest the timer does.
+
+A fetch that names a replica moves the high watermark.  It counts only with the broker epoch of
+that broker's live registration (KIP-903, version 15): with -1, in older versions or after a new
+registration it is NOT_LEADER_OR_FOLLOWER.  Followers of this release send version 16.
 """
 
 from __future__ import annotations
@@ -128,6 +132,12 @@ class _Fetch(Pending):
         of a thousand partitions has news, as a rule.
         """
         before, self._results = self._results, []
+        if self._follower is not None and not self._is_registered(self._follower):
+            # As Kafka answers a broker that was restarted since (KIP-903).
+            self._failed = True
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._results = [Fetched(row.partition, code) for row in self._rows]
+            return
         left = self._limit
         self._bytes = 0
         for i, row in enumerate(self._rows):
@@ -141,6 +151,10 @@ class _Fetch(Pending):
                 left -= size
             if result.error or result.tags != b"\0":
                 self._failed = True
+
+    def _is_registered(self, follower: int) -> bool:
+        member = self._broker.member
+        return member is not None and member.is_registered(follower, self._head.replica_epoch)
 
     def _has_changed(self, i: int, result: Fetched) -> bool:
         partition = self._partitions[i]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
-from tidelog.coordination.topics import check_name
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.topic_partition import check_name
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
