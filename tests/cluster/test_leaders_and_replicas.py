@@ -28,11 +28,18 @@ from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
+from tidelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     TopicPartitions,
 )
+from tidelog.wire.messages.fetch import FetchResponse
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -268,3 +275,38 @@ def test_a_consumer_reads_from_its_own_rack(new_cluster: Any) -> None:
         assert message is not None
         assert message.value() == b"1"
         consumer.close()
+
+
+def test_a_follower_does_not_judge_offsets(cluster: LocalCluster) -> None:
+    """It may be behind the leader, or have deleted more: only the leader says OUT_OF_RANGE.
+
+    A consumer that hears that from a follower begins again at the other end (KAFKA-14255).
+    """
+    topic_id = create_topic(cluster.brokers[1], "judged", 1)
+    everybody_knows(cluster, "judged")
+    state = topic_state(cluster.brokers[1], "judged").partitions[0]
+    leader = cluster.brokers[state.leader_id]
+    follower = next(b for b in cluster.brokers.values() if b is not leader)
+    with RawClient(leader.port) as client:
+        assert client.produce("judged", batch_of(b"a", b"b")).error_code == 0
+        row = DeleteRecordsPartition(partition_index=0, offset=1)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="judged", partitions=[row])], timeout_ms=60_000
+        )
+        answer = client.call(request, DeleteRecordsResponse, 2)
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    def code(port: int, offset: int, epoch: int) -> int:
+        request = RawClient.fetch_request((topic_id, 0, offset))
+        request.topics[0].partitions[0].current_leader_epoch = epoch
+        with RawClient(port) as client:
+            answer = client.call(request, FetchResponse, 16)
+        error: int = answer.responses[0].partitions[0].error_code
+        return error
+
+    for offset in (0, 100):
+        assert code(leader.port, offset, -1) == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert code(follower.port, offset, -1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code(follower.port, 100, state.leader_epoch) == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert code(follower.port, 0, state.leader_epoch) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code(follower.port, 1, -1) == ErrorCode.NONE

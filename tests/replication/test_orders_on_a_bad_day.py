@@ -13,12 +13,18 @@ from log_faults import FaultyDisk
 from log_support import make_batch
 from replication.test_model import KEY, TOPIC, World
 
-from tidelog.broker.handlers import k00_produce
+from tidelog.broker.dispatch import Client
+from tidelog.broker.handlers import k00_produce, k02_list_offsets
 from tidelog.broker.partition import Partition
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.errors import ErrorCode
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.settings import LogConfig, Settings
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 
 
 def append(partition: Partition, now_ms: int) -> None:
@@ -116,6 +122,47 @@ def test_who_fetches_hears_that_a_partition_is_gone(
         else:
             replicas.keep_only(set())
         assert gone == [followed]
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: None) -> None:
+    """KIP-207: its high watermark is old, so what is not below it may have been seen already."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        first = world.replicas[1].partition
+        assert first is not None
+        append(first, world.clock.now_ms())
+        world.fetch(2)
+        world.info = replace(world.info, leader=2, leader_epoch=1, partition_epoch=1)
+        for broker in (2, 3):
+            world.tell(broker)
+        leader = world.replicas[2].partition
+        assert leader is not None
+        assert (leader.high_watermark, leader.log.end_offset) == (0, 1)
+        broker: Any = SimpleNamespace(
+            replicas=world.replicas[2].replicas, metadata=ClusterMetadata(), member=None
+        )
+
+        def ask(timestamp: int, version: int = 7) -> tuple[int, int]:
+            row = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            topic = ListOffsetsTopic(name="t", partitions=[row])
+            request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+            answer = k02_list_offsets.list_offsets(broker, request, Client(None, version))  # type: ignore[arg-type]
+            found = answer.topics[0].partitions[0]
+            return found.error_code, found.offset
+
+        unknown = (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        for timestamp in (k02_list_offsets.LATEST, k02_list_offsets.MAX_TIMESTAMP, 0):
+            assert ask(timestamp) == unknown
+        assert ask(k02_list_offsets.LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert ask(k02_list_offsets.EARLIEST) == (0, 0)
+        for follower in (1, 3):
+            leader.follower_fetched(follower, 1, world.clock.now_ms())
+        assert ask(k02_list_offsets.LATEST) == (0, 1)
+        assert ask(0) == (0, 0)
         world.close()
 
     asyncio.run(run())

@@ -221,7 +221,15 @@ class _Fetch(Pending):
                 else:
                     records = partition.read(offset, most, at_least_one=whole)
         except ApiError as error:
-            return Fetched(index, error.code, -1, -1, log.log_start_offset)
+            code = error.code
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE and not partition.leads:
+                # Only the leader can say so.  Who names no epoch may be here by mistake
+                # (KAFKA-14255), and looks for the leader; who does was sent here (KIP-392).
+                behind = epoch >= 0 and offset > log.end_offset
+                code = (
+                    ErrorCode.OFFSET_NOT_AVAILABLE if behind else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                )
+            return Fetched(index, code, -1, -1, log.log_start_offset)
         except OSError as error:
             self._broker.replicas.storage_failed(log.directory, error)
             return Fetched(index, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -79,14 +79,18 @@ def _look_up(
         if follower and row.timestamp == LATEST:
             timestamp, offset = -1, log.end_offset
         else:
-            if row.timestamp == LATEST and log.high_watermark < partition.epoch_start:
-                # Just elected: the high watermark may be older than what consumers have seen.
+            timestamp, offset = _find(partition, row.timestamp, committed)
+            beyond = row.timestamp == LATEST or (
+                offset < 0 and (row.timestamp >= 0 or row.timestamp == MAX_TIMESTAMP)
+            )
+            if beyond and log.high_watermark < partition.epoch_start:
+                # Just elected: the high watermark may be older than what consumers have seen, and
+                # a record that is not found may lie above it (KIP-207).
                 raise ApiError(
                     ErrorCode.OFFSET_NOT_AVAILABLE
                     if version >= _FIRST_NOT_AVAILABLE
                     else ErrorCode.LEADER_NOT_AVAILABLE
                 )
-            timestamp, offset = _find(partition, row.timestamp, committed)
     except ProtocolError:
         code = ErrorCode.CORRUPT_MESSAGE  # a batch whose records cannot be read
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
