@@ -197,11 +197,6 @@ def show_report(report: LoadReport, to: str, letters: str | None, as_json: bool)
         click.echo(f"  new {_noun(report.new_columns)}: {', '.join(report.new_columns)}")
     for row in report.widened:
         files = f"{plural(row.rewritten, 'file')} rewritten"
-        if row.kept:
-            files += (
-                f"; {plural(row.kept, 'file')} left as {row.before}, with numbers that a "
-                f"{row.after} would round"
-            )
         click.echo(f"  {row.column}: {row.before} → {row.after} ({files})")
 
 

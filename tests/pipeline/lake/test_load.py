@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli import run as run_command
@@ -278,3 +279,14 @@ def test_verify_says_what_is_wrong(filled: Filled, loads: Loads, lake: Path) -> 
     assert "5 records missing: offsets 40 to 44" in report.problems[1]
     small.write_bytes(large.read_bytes())
     assert any("more than once: offsets 45 to 99" in row for row in verify(lake).problems)
+
+
+def test_verify_knows_that_json_has_no_infinity(filled: Filled, loads: Loads, lake: Path) -> None:
+    """As tidelog once wrote it for 1e400."""
+    loads(filled([{"n": 0.5}, {"n": "1e400"}]), value="json")
+    (path,) = lake.glob("*.parquet")
+    table = pq.read_table(path)
+    index = table.schema.get_field_index("n")
+    pq.write_table(table.set_column(index, "n", pa.array([float("-inf")])), path)
+    (problem,) = verify(lake).problems
+    assert problem.startswith(f"{path.name}: n is infinite in a row")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.pipeline.lake.schemas import Conflict, from_spark_json, merge, to_spark_json
-from tidelog.pipeline.lake.values import Decoder
+from tidelog.pipeline.lake.values import Decoder, conform
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text() | st.floats(-1, 1)
 OBJECTS = st.dictionaries(
@@ -151,11 +153,107 @@ def test_whole_numbers_that_a_double_rounds() -> None:
     large = 2**53 + 1
     values = [f'{{"n": {large}}}'] * 40 + ["bad", '{"n": 0.5}'] + [f'{{"n": {large}}}'] * 40
     found = Decoder("json").decode(batch(*values))
-    assert [row for row, _ in found.bad] == [40]
-    assert set(found.batch.column("n").to_pylist()) == {float(large), 0.5}
-    found = Decoder("json").decode(batch(f'{{"n": [{large}]}}', '{"n": [{}]}', '{"n": [0.5]}'))
-    assert [row for row, _ in found.bad] == [1]
-    assert found.batch.column("n").to_pylist() == [[float(large)], [0.5]]
+    assert [row for row, _ in found.bad] == [40, 41]  # the first number was whole
+    assert found.batch.column("n").to_pylist() == [large] * 80
+    assert found.bad[1][1] == (
+        "n: a double, where a whole number is expected: the column has whole numbers beyond 2^53, "
+        "which a double would round"
+    )
+    found = Decoder("json").decode(batch(*reversed(values[40:])))
+    assert found.batch.column("n").to_pylist() == [large] * 40
+    found = Decoder("json").decode(batch('{"n": [0.5]}', f'{{"n": [1, {large}]}}', '{"n": [7]}'))
+    assert found.bad == [
+        (1, "n[]: 9007199254740993, where a double is expected, which cannot hold it exactly")
+    ]
+    assert found.batch.column("n").to_pylist() == [[0.5], [7.0]]
+
+
+NUMBERS = ["0", "1", "-7", "1.0", "1e3", "0.5", "1.5e300", "1e18", "1e400", "-1e400",
+           str(2**53 - 1), str(2**53), str(2**53 + 1), str(-(2**53) - 1), str(2**60),
+           f"{2**53 + 1}.0", str(2**63 - 1), str(2**63), str(2**64 + 1), "9" * 400,
+           "NaN", "Infinity", "-Infinity", "Inf", '"NaN"', '": NaN"', "true"]  # fmt: skip
+SHAPES = ['{{"n": {}}}', '{{"o": {{"n": {}}}}}', '{{"l": [{}]}}', '{{"l": [1, {}]}}',
+          '{{"m": [{{"n": {}}}]}}', ' {{"x": "y",\n "n": {}}}\u00a0']  # fmt: skip
+
+
+def decoded(values: list[str], step: int, **options: Any) -> tuple[list[Any], list[int], Any]:
+    """All rows as texts, since 1 == 1.0, the bad ones, and the types."""
+    decoder = Decoder("json", **options)
+    rows, bad = [], []
+    for start in range(0, len(values), step):
+        found = decoder.decode(batch(*values[start : start + step]))
+        bad += [start + row for row, _ in found.bad]
+        rows.append(found.batch)
+    kind = pa.schema([*decoder.fields, pa.field("offset", pa.int64())])
+    full = [conform(row.to_struct_array(), pa.struct(kind)).to_pylist() for row in rows]
+    return [repr(row) for part in full for row in part], bad, (decoder.fields, decoder.whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.builds(str.format, st.sampled_from(SHAPES), st.sampled_from(NUMBERS)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([1, 5]),
+)
+def test_neighbours_do_not_matter(values: list[str], times: int) -> None:
+    """One by one, or many at once: the same rows, dead letters and columns."""
+    values = [value for value in values for _ in range(times)]
+    one, *others = (
+        (rows_without_offsets(rows), bad, kinds)
+        for rows, bad, kinds in (decoded(values, step) for step in (1, 3, 40))
+    )
+    for other in others:
+        assert other == one
+
+
+def rows_without_offsets(rows: list[str]) -> list[str]:
+    return [row.rpartition("'offset'")[0] for row in rows]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.int64(), pa.decimal128(38, 2)])
+@pytest.mark.parametrize("value", NUMBERS)
+def test_a_number_is_exact_or_a_dead_letter(value: str, kind: pa.DataType) -> None:
+    """Also in a schema of the user's, and whatever is beside it."""
+    results = set()
+    for other in ('{"n": 1}', "no JSON", '{"z": [1, 2.5]}'):
+        decoder = Decoder("json", [pa.field("n", kind)], fixed=True)
+        found = decoder.decode(batch(other, f'{{"n": {value}}}'))
+        bad = [why for row, why in found.bad if row == 1]
+        results.add(bad[0] if bad else found.batch.column("n")[-1].as_py())
+    (result,) = results
+    if isinstance(result, str):
+        assert value[:40] in result or "not JSON" in result
+    else:
+        assert Decimal(result) == Decimal(value) or not value.isdecimal()
+        assert math.isfinite(result)
+
+
+def test_numbers_in_a_column_of_text_are_as_they_were_written() -> None:
+    decoder = Decoder("json", [pa.field("t", pa.string())])
+    values = ["1e400", "0.12345678901234567890123", "1.10", str(2**70), '[1.0, {"a": 1e3}]']
+    rows = rows_of(decoder, *[f'{{"t": {value}}}' for value in values])
+    assert [row["t"] for row in rows] == values
+
+
+def test_whole_numbers_stay_whole() -> None:
+    decoder = Decoder("json")
+    rows_of(decoder, '{"n": 1}')
+    found = rows_of(decoder, *['{"n": 2.0}', '{"n": 1e3}', f'{{"n": {2**53 + 1}.0}}'] * 50)
+    assert [row["n"] for row in found] == [2, 1000, 2**53 + 1] * 50
+    assert decoder.fields == [pa.field("n", pa.int64())] and decoder.whole == {"n"}
+    small = Decoder("json")
+    rows_of(small, '{"n": 1}', '{"n": 2.0}')
+    assert rows_of(small, '{"n": 2.5}')[0]["n"] == 2.5  # and become doubles when one is none
+
+
+def test_a_dead_letter_makes_no_columns() -> None:
+    decoder = Decoder("json")
+    found = decoder.decode(batch('{"n": 1}', '{"n": 0.5, "new": 1, "m": 1e400}', '{"n": 2}'))
+    assert found.bad == [(1, "m: 1e400, where a double is expected, which cannot hold it exactly")]
+    assert decoder.fields == [pa.field("n", pa.int64())]
 
 
 def test_names_that_the_record_has_already() -> None:

@@ -19,9 +19,8 @@ from pipeline.lake.test_kills import DeadlyFiles, load_here
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.files import LocalFiles
-from tidelog.pipeline.lake.options import Widening
-from tidelog.pipeline.lake.schemas import differences
-from tidelog.pipeline.lake.verify import history, verify
+from tidelog.pipeline.lake.schemas import differences, whole_of
+from tidelog.pipeline.lake.verify import history, open_ledger, verify
 from tidelog.testing import LocalBroker
 
 Loads = Callable[..., Any]
@@ -120,21 +119,65 @@ def test_files_of_one_load(
 def test_numbers_are_never_rounded(
     broker: LocalBroker, filled: Filled, loads: Loads, lake: Path, spark: Any
 ) -> None:
-    topic = filled([{"id": 2**60 + 1}])
+    """A column with whole numbers that a double would round stays whole, also in later loads,
+    and in a lake of an older tidelog, which has not noted that."""
+    large = 2**60 + 1
+    topic = filled([{"id": large, "l": [{"n": large}]}])
     loads(topic, value="json")
-    fill(broker.bootstrap, topic, [{"id": 7}] * 10, make=False)
-    loads(topic)
-    fill(broker.bootstrap, topic, [{"id": 0.5}], make=False)
-    report = loads(topic)
-    assert report.widened == (Widening("id", "bigint", "double", rewritten=1, kept=1),)
-    merged = 0
-    while not merged:  # when there are enough: without the one that was left
-        fill(broker.bootstrap, topic, [{"id": 1.5}], make=False)
-        merged = loads(topic).compacted
-    types = [str(pq.read_schema(path).field("id").type) for path in lake.glob("*.parquet")]
-    assert types.count("int64") == 1
-    assert tidelog.pipeline.read_lake(spark, lake).where("id = 0.5").count() == 1
+    more = [{"id": 7.0}, {"id": 0.5}, {"l": [{"n": 0.5}]}]
+    for noted in (True, False):
+        if not noted:
+            forget_whole(lake)
+        fill(broker.bootstrap, topic, more, make=False)
+        report = loads(topic)
+        assert (report.rows, report.dead, report.widened) == (1, 2, ())
+    state = open_ledger(lake).state
+    assert whole_of(state.schema) == {"id", "l[].n"}
+    assert {str(pq.read_schema(path).field("id").type) for path in lake.glob("*.parquet")} == {
+        "int64"
+    }
+    rows = tidelog.pipeline.read_lake(spark, lake).orderBy("offset").select("id", "l.n").collect()
+    assert [tuple(row) for row in rows] == [(large, [large]), (7, None), (7, None)]
+    (bad, _, _, _) = tidelog.pipeline.read_dead_letters(spark, lake).orderBy("offset").collect()
+    assert bad.reason.startswith("id: a double, where a whole number is expected: the column has")
     assert verify(lake).ok
+
+
+def forget_whole(lake: Path, kind: str = "long") -> None:
+    """As an older tidelog has written it, which may have made the column double since."""
+    for path in (lake / "_tidelog").glob("0*.json"):
+        manifest = json.loads(path.read_bytes())
+        manifest["schema"].pop("whole", None)
+        manifest["schema"]["fields"][0]["type"] = kind
+        path.write_text(json.dumps(manifest))
+
+
+def test_an_older_file_is_not_rounded_by_a_reader(
+    filled: Filled, loads: Loads, lake: Path, spark: Any
+) -> None:
+    topic = filled([{"id": 7, "n": 1}, {"id": 2**53 + 1, "n": 2}])
+    loads(topic, value="json")
+    forget_whole(lake, "double")
+    frame = tidelog.pipeline.read_lake(spark, lake)
+    assert [row.id for row in frame.where("n = 1").collect()] == [7.0]
+    with pytest.raises(Exception, match=r"id: it is double in the lake, .* by themselves: 2.*parq"):
+        frame.where("n = 2").collect()
+    assert frame.select("n").count() == 2
+    (note,) = verify(lake).notes
+    assert "id is double, and bigint in " in note
+
+
+def test_tasks_that_do_not_agree_round_nothing(
+    filled: Filled, loads: Loads, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task meets only whole numbers, of which no double holds some, another one also others;
+    the first is right."""
+    monkeypatch.setattr("tidelog.pipeline.lake.plan._LEAST_TASK_BYTES", 1)
+    values = [{"n": 2**60 + i} if i % 2 == 0 else {"n": i + 0.5} for i in range(100)]
+    report = loads(filled(values, partitions=2), value="json")
+    assert (report.rows, report.dead) == (50, 50)
+    numbers = sorted(row["n"] for row in plain(lake))
+    assert numbers == [2**60 + i for i in range(0, 100, 2)]
 
 
 def test_the_driver_dies_while_it_widens(broker: LocalBroker, topic: str, lake: Path) -> None:

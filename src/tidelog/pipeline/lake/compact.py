@@ -29,14 +29,11 @@ _ROW_GROUP_BYTES = 64 << 20
 _BATCH_ROWS, _BATCH_BYTES = 64 << 10, 16 << 20
 
 
-class Inexact(LakeError):
-    """Values that the type their column has now cannot hold exactly."""
-
-
 def choose(state: State, target: int) -> list[tuple[FileEntry, ...]]:
     """Which files are to become one.  Pure."""
     sizes: dict[tuple[str, int], list[FileEntry]] = {}
-    # A file whose numbers do not fit into the type that their column has now stays as it is.
+    # A file with numbers that do not fit into the type that their column has now, from an older
+    # tidelog, stays as it is.
     narrow = {i for i, row in enumerate(state.schemas) if differences(row, state.schema)[1]}
     for entry in state.files.values():
         if 2 * entry.bytes <= target and entry.schema not in narrow:
@@ -125,11 +122,7 @@ def rows_of_file(job: WriteJob, entry: FileEntry, schema: pa.Schema) -> Iterable
         size = max(1, sum(group.total_byte_size for group in groups))
         most = max(1, file.metadata.num_rows * _BATCH_BYTES // size)
         for batch in file.iter_batches(min(most, _BATCH_ROWS)):
-            try:
-                rows = conform(batch.to_struct_array(), kind)
-            except pa.ArrowInvalid as error:
-                raise Inexact(f"{entry.path}: {error}") from error
-            yield pa.RecordBatch.from_struct_array(rows)
+            yield pa.RecordBatch.from_struct_array(conform(batch.to_struct_array(), kind))
 
 
 def _write(writer: pq.ParquetWriter, pending: list[pa.RecordBatch]) -> None:

@@ -138,4 +138,4 @@ def with_sample(job: WriteJob, ranges: Sequence[OffsetRange]) -> WriteJob:
             break
     fields = [pa.field(decoder.column_name(row.name), row.type) for row in decoder.fields]
     fields += [pa.field(name, TYPES[name]) for name in job.columns().names if name != "value"]
-    return replace(job, schema=to_spark_json(pa.schema(fields)))
+    return replace(job, schema=to_spark_json(pa.schema(fields), decoder.whole_columns()))

@@ -33,7 +33,8 @@ A manifest is one JSON object that is written once and never changed:
     removed     paths that are no longer part of the destination (compaction; a load in which a
                 column got a wider type)
     schemas     the schemas of ``files``, as Spark writes a schema in JSON
-    schema      the schema of the whole destination from now on
+    schema      the schema of the whole destination from now on; its ``whole`` are the columns
+                that hold whole numbers beyond 2**53, and therefore never become doubles
     settings    of the load: ``layout`` holds what all loads of a destination share
     query       {id, batch} of a continuous load
     sent        numbers of manifests whose letters are now in the dead-letter topic

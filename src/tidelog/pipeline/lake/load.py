@@ -49,7 +49,7 @@ from tidelog.pipeline.lake.ledger import (
 from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
 from tidelog.pipeline.lake.plan import Found
 from tidelog.pipeline.lake.results import file_entries, range_entries
-from tidelog.pipeline.lake.schemas import to_spark_json
+from tidelog.pipeline.lake.schemas import to_spark_json, whole_of, with_whole
 from tidelog.pipeline.lake.wanted import find_ranges, why_nothing
 from tidelog.pipeline.lake.widen import SchemaChange, plan_change, widen_task
 from tidelog.pipeline.lake.writing import WriteJob, too_many, write_task
@@ -210,11 +210,15 @@ class Loader:
                 job = with_sample(job, ranges)
             cores = self.spark.sparkContext.defaultParallelism if ranges else 1
             tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
-            results, schema = agree(job, tasks, self._run)
-            added = [row for result in results for row in result["files"]]
-            if added and not self.ledger.state.files and job.value in ("json", "csv"):
-                check_fields(job.parts, schema)
-            change = self._widen(replace(job, schema=schema), added)
+            while True:
+                results, schema = agree(job, tasks, self._run)
+                added = [row for result in results for row in result["files"]]
+                if added and not self.ledger.state.files and job.value in ("json", "csv"):
+                    check_fields(job.parts, schema)
+                change, inexact = self._widen(replace(job, schema=schema), added)
+                if not inexact - whole_of(job.schema):
+                    break
+                job = replace(job, schema=with_whole(job.schema, inexact))
             manifest = Manifest(
                 LOAD,
                 name,
@@ -295,18 +299,24 @@ class Loader:
             fewer += len(removed) - len(files)
         return fewer
 
-    def _widen(self, job: WriteJob, added: Sequence[dict[str, Any]]) -> SchemaChange:
-        """Give all files the types that the columns have now, for readers who expect one type."""
+    def _widen(
+        self, job: WriteJob, added: Sequence[dict[str, Any]]
+    ) -> tuple[SchemaChange, set[str]]:
+        """Give all files the types that the columns have now, for readers who expect one type;
+        also the columns for which that would round numbers."""
         change = plan_change(self.ledger.state, job.schema, added)
         if not change.narrow:
-            return change
+            return change, set()
 
         def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[dict[str, Any] | None]:
             return widen_task(job, *row)
 
         groups = change.groups(self.options.target_bytes)
-        results = self._rewrite("widening columns", job, groups, work)
-        return change.after([row for result in results for row in result])
+        results = [
+            row for rows in self._rewrite("widening columns", job, groups, work) for row in rows
+        ]
+        inexact = {row["inexact"] for row in results if row and "inexact" in row}
+        return (change, inexact) if inexact else (change.after(results), inexact)
 
     def _rewrite(
         self,

@@ -70,7 +70,6 @@ class Widening:
     before: str
     after: str
     rewritten: int = 0
-    kept: int = 0  # with numbers that the new type cannot hold exactly
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,7 @@ class FolderFile:
                 self.close()  # a file has one schema
             else:
                 kind = pa.struct(rows.schema)
-                try:
-                    self._batches = [_grown(batch, kind) for batch in self._batches]
-                except pa.ArrowInvalid:  # whole numbers that a double would round
-                    self.close()
+                self._batches = [_grown(batch, kind) for batch in self._batches]
         self._schema = rows.schema
         self._batches.append(rows)
         self._rows += rows.num_rows

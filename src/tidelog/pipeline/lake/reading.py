@@ -10,7 +10,9 @@ the frame is being read takes files away: make it again then.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,8 @@ from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
 from tidelog.pipeline.lake.layout import BY_PREFIX, Part, folder_column, parse_by, renamed_fields
 from tidelog.pipeline.lake.ledger import FileEntry, State
-from tidelog.pipeline.lake.schemas import from_spark_json
+from tidelog.pipeline.lake.numbers import EXACT
+from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
 from tidelog.pipeline.lake.values import Decoder, conform_any
 from tidelog.pipeline.lake.verify import open_ledger
 from tidelog.pipeline.options import ClientOptions
@@ -34,6 +37,7 @@ from tidelog.wire.uuids import uuid_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_INEXACT = "it is double in the lake, and here are whole numbers that a double would round"
 _FOLDER_TYPES = {"date": "date", "to_date": "date"}
 
 
@@ -96,7 +100,8 @@ def _files(spark: SparkSession, state: State, root: Path) -> DataFrame:
             .option("basePath", str(root))
             .parquet(*[str(root / entry.path) for entry in entries])
         )
-        frames.append(_columns(frame, wanted, parts))
+        files = ", ".join(entry.path for entry in entries[:3])
+        frames.append(_columns(frame, schema, wanted, parts, files))
     if not frames:
         return spark.createDataFrame([], wanted)
     result = frames[0]
@@ -114,19 +119,49 @@ def _folder_type(part: Part) -> str | None:
     return "string" if part.column in ("topic", "key") else None
 
 
-def _columns(frame: DataFrame, wanted: Any, parts: tuple[Part, ...]) -> DataFrame:
+def _columns(
+    frame: DataFrame, schema: Any, wanted: Any, parts: tuple[Part, ...], files: str
+) -> DataFrame:
     """All columns of the destination, with its types, and those of the folders."""
     from pyspark.sql import functions as f
 
-    there = set(frame.columns)
-    columns = [
-        (f.col(quote(row.name)) if row.name in there else f.lit(None))
-        .cast(row.dataType)
-        .alias(row.name)
-        for row in wanted
-    ]
+    there = {row.name: row.dataType for row in schema}
+    columns = []
+    for row in wanted:
+        column = f.lit(None).cast(row.dataType)
+        if row.name in there:
+            found = f.col(quote(row.name))
+            column = found.cast(row.dataType)
+            rounded = _rounded(found, there[row.name], row.dataType)
+            if rounded is not None:
+                why = f"{row.name}: {_INEXACT}; read such files by themselves: {files}"
+                column = f.when(rounded, f.raise_error(why)).otherwise(column)
+        columns.append(column.alias(row.name))
     columns += [f.col(quote(part.name)) for part in parts]
     return frame.select(*columns)
+
+
+def _rounded(column: Column, before: Any, after: Any) -> Column | None:
+    """Whether a cast may round a number, in files that an older tidelog has left as they were."""
+    from pyspark.sql import functions as f
+
+    names = (before.typeName(), after.typeName())
+    if names == ("long", "double"):
+        return (column > EXACT) | (column < -EXACT)
+    if names == ("array", "array"):
+        inner = (before.elementType, after.elementType)
+        if _rounded(column, *inner) is not None:
+            return f.exists(column, lambda row: _rounded(row, *inner))
+    if names == ("struct", "struct"):
+        types = {row.name: row.dataType for row in before}
+        found = [
+            _rounded(column.getField(row.name), types[row.name], row.dataType)
+            for row in after
+            if row.name in types
+        ]
+        rows = [row for row in found if row is not None]
+        return functools.reduce(operator.or_, rows) if rows else None
+    return None
 
 
 # -- what is not loaded yet -----------------------------------------------------------
@@ -243,7 +278,7 @@ def with_values(frame: DataFrame, state: State) -> DataFrame:
     if layout["value"] == "text":
         wanted = pa.schema([pa.field("value", pa.string()), *raw])
     else:
-        decoder.known(from_spark_json(state.schema))
+        decoder.known(from_spark_json(state.schema), whole_of(state.schema))
         columns = [pa.field(decoder.column_name(row.name), row.type) for row in decoder.fields]
         assert {field.name for field in columns} <= names
         wanted = pa.schema([*columns, *raw])
@@ -262,6 +297,8 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if pa.types.is_floating(column.type) and pa.types.is_integer(kind):
-        whole = pc.cast(column, kind, safe=False)
+        # Up to there each double is one whole number.
+        near = pc.less(pc.abs(column), EXACT)
+        whole = pc.cast(pc.if_else(near, column, None), kind, safe=False)
         return pc.if_else(pc.equal(pc.cast(whole, column.type), column), whole, None)
     return conform_any(column, kind)

@@ -4,19 +4,22 @@ Columns are added; whole numbers widen to doubles, and anything becomes text in 
 is text.  All else is a conflict, and the record that causes it is a dead letter; so is a name
 that Spark could not read beside the others (it takes ``id`` and ``ID`` for one).  A field that
 was only ever null, ``[]`` or ``{}`` has no type yet, and therefore no column.
+
+No number is ever rounded to fit: a column that holds whole numbers beyond 2**53, which a double
+may not hold exactly, stays whole.  The paths of such columns (``id``, ``items[].id``) are in a set
+``whole`` beside the schema.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-_WHOLE = 2**63
+from tidelog.pipeline.lake.numbers import EXACT, Fractional, json_text, nearest, whole_number
 
 
 class Conflict(ValueError):
@@ -26,27 +29,42 @@ class Conflict(ValueError):
 # -- types ------------------------------------------------------------------------
 
 
-def type_of(value: Any) -> pa.DataType:
-    """The type of a JSON value."""
+def grow(known: pa.DataType, value: Any, path: str, whole: set[str]) -> pa.DataType:
+    """The type that holds a JSON value beside what was there; ``Conflict`` if there is none."""
     if value is None:
-        return pa.null()
+        return known
+    none = pa.types.is_null(known)
+    if isinstance(value, dict) and (none or pa.types.is_struct(known)):
+        return pa.struct(grow_fields([] if none else known, value, whole, path))
+    if isinstance(value, list) and (none or pa.types.is_list(known)):
+        element = pa.null() if none else known.value_type
+        for row in value:
+            element = grow(element, row, f"{path}[]", whole)
+        return pa.list_(element)
+    if isinstance(value, Fractional) and pa.types.is_int64(known):
+        number = whole_number(value)  # 1.0 and 1e3 are whole
+        value = value if number is None else number
+    result = merge(known, _type_of(value), path, whole)
+    if pa.types.is_int64(result) and abs(value) > EXACT:
+        whole.add(path)
+    return result
+
+
+def _type_of(value: Any) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        return pa.int64() if -_WHOLE <= value < _WHOLE else pa.float64()
+        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
     if isinstance(value, float):
         return pa.float64()
     if isinstance(value, str):
         return pa.string()
-    if isinstance(value, dict):
-        return pa.struct([(name, type_of(row)) for name, row in value.items()])
-    result: pa.DataType = pa.null()
-    for row in value:
-        result = merge(result, type_of(row), "[]")
-    return pa.list_(result)
+    return pa.struct([]) if isinstance(value, dict) else pa.list_(pa.null())
 
 
-def merge(known: pa.DataType, new: pa.DataType, path: str = "") -> pa.DataType:
+def merge(
+    known: pa.DataType, new: pa.DataType, path: str = "", whole: Collection[str] = ()
+) -> pa.DataType:
     """The type that holds both; ``Conflict`` if there is none.  What is known wins over text."""
     if known.equals(new) or pa.types.is_null(new):
         return known
@@ -54,35 +72,56 @@ def merge(known: pa.DataType, new: pa.DataType, path: str = "") -> pa.DataType:
         return _new(new, path)
     if pa.types.is_string(known):
         return known
-    if pa.types.is_int64(known) and pa.types.is_float64(new):
-        return new
-    if pa.types.is_float64(known) and pa.types.is_int64(new):
-        return known
+    if {known, new} == {pa.int64(), pa.float64()}:
+        if path in whole:
+            raise Conflict(
+                f"{path}: {type_text(new)}, where {type_text(known)} is expected: the column has "
+                "whole numbers beyond 2^53, which a double would round"
+            )
+        return pa.float64()
     if pa.types.is_struct(known) and pa.types.is_struct(new):
-        return pa.struct(merge_fields(list(known), list(new), path))
+        return pa.struct(merge_fields(list(known), list(new), path, whole))
     if pa.types.is_list(known) and pa.types.is_list(new):
-        return pa.list_(merge(known.value_type, new.value_type, f"{path}[]"))
+        return pa.list_(merge(known.value_type, new.value_type, f"{path}[]", whole))
     raise Conflict(f"{path}: {type_text(new)}, where {type_text(known)} is expected")
 
 
 def merge_fields(
-    known: Iterable[pa.Field], new: Iterable[pa.Field], path: str = ""
+    known: Iterable[pa.Field],
+    new: Iterable[pa.Field],
+    path: str = "",
+    whole: Collection[str] = (),
 ) -> list[pa.Field]:
     """All fields, those that are known first."""
-    fields = {field.name: field for field in known}
-    names = {name.lower(): name for name in fields}
-    for field in new:
-        there = fields.get(field.name)
-        where = f"{path}.{field.name}" if path else field.name
-        if there is None:
-            other = names.setdefault(field.name.lower(), field.name)
-            if other != field.name:
+    pairs = ((field.name, field.type) for field in new)
+    return _combine(known, pairs, path, lambda *row: merge(row[0], row[1], row[2], whole))
+
+
+def grow_fields(
+    known: Iterable[pa.Field], value: dict[str, Any], whole: set[str], path: str = ""
+) -> list[pa.Field]:
+    """All fields, with those of a JSON object."""
+    return _combine(known, value.items(), path, lambda *row: grow(row[0], row[1], row[2], whole))
+
+
+def _combine(
+    known: Iterable[pa.Field],
+    new: Iterable[tuple[str, Any]],
+    path: str,
+    combine: Callable[[pa.DataType, Any, str], pa.DataType],
+) -> list[pa.Field]:
+    kinds = {field.name: field.type for field in known}
+    names = {name.lower(): name for name in kinds}
+    for name, found in new:
+        where = f"{path}.{name}" if path else name
+        if name not in kinds:
+            other = names.setdefault(name.lower(), name)
+            if other != name:
                 raise Conflict(f"{where}: the name differs from {other} only by case")
-            if not field.name:
+            if not name:
                 raise Conflict(f"{path or 'it'} has a field without a name")
-        kind = _new(field.type, where) if there is None else merge(there.type, field.type, where)
-        fields[field.name] = pa.field(field.name, kind)
-    return list(fields.values())
+        kinds[name] = combine(kinds.get(name, pa.null()), found, where)
+    return [pa.field(name, kind) for name, kind in kinds.items()]
 
 
 def _new(kind: pa.DataType, path: str) -> pa.DataType:
@@ -103,32 +142,47 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
     return list(kind) if pa.types.is_struct(kind) else []
 
 
-def settled(kind: pa.DataType, texts: bool = True) -> pa.DataType | None:
+def settled(kind: pa.DataType, _: str = "") -> pa.DataType | None:
     """Without what has no type yet, and without Arrow's guesses: what looks like a time is text.
 
     None if nothing is left.
     """
     if pa.types.is_null(kind):
         return None
-    if texts and pa.types.is_timestamp(kind):
-        return pa.string()
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def not_whole(kind: pa.DataType, _: str = "") -> pa.DataType | None:
+    """Without the whole numbers."""
+    return None if pa.types.is_int64(kind) else kind
+
+
+Change = Callable[[pa.DataType, str], pa.DataType | None]
+
+
+def leaves(fields: Iterable[pa.Field], change: Change, path: str = "") -> list[pa.Field]:
+    """The fields with what ``change`` makes of the types in them, with the path of each; None
+    takes it away."""
+    found = [
+        (field.name, _changed(field.type, change, f"{path}.{field.name}" if path else field.name))
+        for field in fields
+    ]
+    return [pa.field(name, kind) for name, kind in found if kind is not None]
+
+
+def _changed(kind: pa.DataType, change: Change, path: str) -> pa.DataType | None:
     if pa.types.is_list(kind):
-        inner = settled(kind.value_type, texts)
+        inner = _changed(kind.value_type, change, f"{path}[]")
         return None if inner is None else pa.list_(inner)
     if pa.types.is_struct(kind):
-        fields = settled_fields(kind, texts)
+        fields = leaves(kind, change, path)
         return pa.struct(fields) if fields else None
-    return kind
-
-
-def settled_fields(fields: Iterable[pa.Field], texts: bool = True) -> list[pa.Field]:
-    found = [(field.name, settled(field.type, texts)) for field in fields]
-    return [pa.field(name, kind) for name, kind in found if kind is not None]
+    return change(kind, path)
 
 
 def type_text(kind: pa.DataType) -> str:
     """A type in the words of SQL."""
-    names = {"int64": "a whole number", "double": "a number", "string": "text", "bool": "a boolean"}
+    names = {"int64": "a whole number", "double": "a double", "string": "text", "bool": "a boolean"}
     if pa.types.is_struct(kind):
         return "an object"
     return "a list" if pa.types.is_list(kind) else names.get(str(kind), str(kind))
@@ -143,16 +197,18 @@ def fit(value: Any, kind: pa.DataType, path: str = "") -> Any:
         return None
     found = _fit(value, kind, path)
     if found is None:
-        shown = json.dumps(value, ensure_ascii=False)
+        shown = json_text(value)
         shown = shown if len(shown) <= 40 else shown[:40] + "..."
-        raise Conflict(f"{path}: {shown}, where {type_text(kind)} is expected")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        why = ", which cannot hold it exactly" if number and pa.types.is_floating(kind) else ""
+        raise Conflict(f"{path}: {shown}, where {type_text(kind)} is expected{why}")
     return found
 
 
 def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
     types = pa.types
     if types.is_string(kind):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json_text(value)
     if types.is_struct(kind):
         if not isinstance(value, dict):
             return None
@@ -177,12 +233,13 @@ def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
 def _fit_scalar(value: Any, kind: pa.DataType) -> Any:
     types = pa.types
     if types.is_integer(kind):
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return pa.scalar(int(value), kind).as_py() if whole else None
+        number = whole_number(value)
+        return None if number is None else pa.scalar(number, kind).as_py()
     if types.is_floating(kind):
-        return float(value) if isinstance(value, int | float) else None
+        return nearest(value, kind) if isinstance(value, int | float) else None
     if types.is_decimal(kind):
-        return pa.scalar(Decimal(str(value)), kind).as_py()
+        text = value if isinstance(value, str) else json_text(value)
+        return pa.scalar(Decimal(text), kind).as_py()
     if types.is_binary(kind) and isinstance(value, str):
         return value.encode()
     if types.is_date(kind) and isinstance(value, str):
@@ -198,11 +255,21 @@ def _fit_scalar(value: Any, kind: pa.DataType) -> Any:
 # -- as Spark writes them -----------------------------------------------------------
 
 
-def to_spark_json(schema: pa.Schema) -> Any:
-    """What a manifest holds: the schema as Spark writes it in JSON."""
+def to_spark_json(schema: pa.Schema, whole: Collection[str] = ()) -> Any:
+    """What a manifest holds: the schema as Spark writes it in JSON, and ``whole`` beside it."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema).jsonValue()
+    return with_whole(from_arrow_schema(schema).jsonValue(), whole)
+
+
+def with_whole(schema: Any, whole: Collection[str]) -> Any:
+    """A schema with more columns that hold whole numbers beyond 2**53."""
+    known = whole_of(schema).union(whole)
+    return schema | {"whole": sorted(known)} if known else schema
+
+
+def whole_of(schema: Any) -> frozenset[str]:
+    return frozenset(schema.get("whole", ()) if schema else ())
 
 
 def from_spark_json(found: Any) -> pa.Schema:

@@ -3,7 +3,9 @@
 A decoder takes a whole batch and gives back its columns and the rows that do not decode, each
 with a reason.  Whole batches go through Arrow's own parsers; only where one of these stumbles,
 the rows around are looked at one by one in Python.  No value may stop a load, whatever is in it:
-what Arrow's parsers would not survive is kept from them.
+what Arrow's parsers would not survive is kept from them.  What becomes of a record must not
+depend on the batch that it is in: the quick way gives what each row after the other would give, or
+gives up.
 
 A null value (a tombstone) is no error: its columns are null.  Fields whose names the record has
 already (``offset``, ``timestamp``, or a folder of ``--by``) become ``value_offset`` and so on.
@@ -13,36 +15,44 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
-import pyarrow.json as arrow_json
 
+from tidelog.pipeline.lake.json_rows import (
+    Bad,
+    any_too_deep,
+    lines_of,
+    may_be_no_json,
+    not_objects,
+    read_json,
+    read_object,
+    trimmed,
+)
+from tidelog.pipeline.lake.numbers import all_whole, all_within, numbers, perhaps_rounded
 from tidelog.pipeline.lake.schemas import (
     Conflict,
     count_fields,
     fit,
+    grow_fields,
+    leaves,
     merge_fields,
-    settled_fields,
-    type_of,
+    not_whole,
+    settled,
 )
 from tidelog.pipeline.ranges import COLUMNS, HEADERS
 
 _MOST_FIELDS = 2_000
-_DEEPEST = 100  # Arrow's parser of JSON ends the process at some thousand levels
 # So few rows are quicker in Python than in several tries with Arrow: to see whether each is
 # JSON, and to fit each to the schema, which is slow.
 _SOME, _FEW = 1024, 32
 
 csv.field_size_limit(2**31 - 1)  # as Arrow's parser, which has none
-
-Bad = tuple[int, str]  # a row of a batch, and the reason
 
 
 class Decoded(NamedTuple):
@@ -60,6 +70,7 @@ class Decoder:
     kind: str = "bytes"
     fields: list[pa.Field] = field(default_factory=list)
     fixed: bool = False
+    whole: frozenset[str] = frozenset()  # paths with whole numbers beyond what a double holds
     taken: frozenset[str] = frozenset()  # names of folders, in small letters
     separator: str = ","
 
@@ -92,17 +103,22 @@ class Decoder:
         """What a field of the value is called as a column."""
         return f"value_{name}" if _is_taken(name, self.taken) else name
 
-    def known(self, columns: Iterable[pa.Field]) -> None:
+    def known(self, columns: Iterable[pa.Field], whole: Iterable[str] = ()) -> None:
         """Take up the columns that a destination has, to go on with them."""
         own = {row.lower() for row in (*COLUMNS, HEADERS)}
         self.fields = [
-            pa.field(
-                row.name.removeprefix("value_") if _is_taken(row.name, self.taken) else row.name,
-                row.type,
-            )
+            pa.field(self._field_name(row.name), row.type)
             for row in columns
             if row.name.lower() not in own
         ]
+        self.whole = frozenset(_renamed(path, self._field_name) for path in whole)
+
+    def whole_columns(self) -> list[str]:
+        """``whole``, by the names of the columns."""
+        return sorted(_renamed(path, self.column_name) for path in self.whole)
+
+    def _field_name(self, column: str) -> str:
+        return column.removeprefix("value_") if _is_taken(column, self.taken) else column
 
     # -- columns ----------------------------------------------------------------
 
@@ -123,9 +139,7 @@ class Decoder:
         more = [(rows[row].as_py() if rows is not None else row, why) for row, why in more]
         bad = sorted([*bad, *more])
         kind = pa.struct(self.fields)
-        # A whole number beyond 2**53 is rounded, as Arrow's parser does it once the column is a
-        # double: what becomes of a record must not depend on the batch that it is in.
-        parsed = pa.concat_arrays([conform(piece, kind, exact=False) for piece in pieces])
+        parsed = pa.concat_arrays([conform(piece, kind) for piece in pieces])
         if missing:  # tombstones come back in their places
             known_bad = {row for row, _ in bad}
             following = iter(range(len(parsed)))
@@ -142,12 +156,12 @@ class Decoder:
         if not len(texts):
             return [pa.array([], pa.struct(self.fields))], []
         try:
-            return [self._parse_all(texts)], []
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, Conflict):
-            pass
+            return [self._parse_all(texts, checked)], []
+        except (ValueError, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            pass  # ValueError: Arrow's own, too
         if self.kind == "json" and not checked and len(texts) <= _SOME:
             # Most often a few values are no JSON at all.  Without them the rest is quick.
-            bad = _not_objects(texts)
+            bad = not_objects(texts)
             rows = _all_but(len(texts), bad)
             pieces, more = self._parse(texts.take(rows), checked=True)
             return pieces, [*bad, *((rows[row].as_py(), why) for row, why in more)]
@@ -161,45 +175,71 @@ class Decoder:
             bad += [(start + row, why) for row, why in wrong]
         return pieces, bad
 
-    def _parse_all(self, texts: pa.Array) -> pa.StructArray:
-        trimmed = pc.utf8_trim_whitespace(texts)
-        if pc.any(pc.equal(pc.binary_length(trimmed), 0)).as_py():
+    def _parse_all(self, texts: pa.Array, checked: bool) -> pa.StructArray:
+        text = trimmed(texts)
+        if pc.any(pc.equal(pc.binary_length(text), 0)).as_py():
             raise pa.ArrowInvalid("an empty value")
-        table = self._parse_csv(texts) if self.kind == "csv" else self._parse_json(trimmed)
-        if table.num_rows != len(texts):
-            raise pa.ArrowInvalid("a value that is not one record")
-        if not table.num_columns:  # from_arrays would not know how many rows there are
-            return pa.array([{}] * len(texts), pa.struct([]))
-        batch = table.combine_chunks()
-        columns = [column.combine_chunks() for column in batch.columns]
-        return pa.StructArray.from_arrays(columns, fields=list(table.schema))
+        if self.kind == "json":
+            return self._parse_json(text, checked)
+        return _rows(self._parse_csv(texts), len(texts))
 
-    def _parse_json(self, texts: pa.Array) -> pa.Table:
+    def _parse_json(self, texts: pa.Array, checked: bool) -> pa.StructArray:
         # Where each begins and ends as an object does, no object can reach into the next line:
         # after what ends with } there, only a comma or a bracket could go on.
         whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-        if not pc.all(whole).as_py() or _any_too_deep(texts):
+        if not pc.all(whole).as_py() or any_too_deep(texts):
             raise pa.ArrowInvalid("a value that is no object, or no usual one")
-        if pc.any(pc.match_substring(texts, "\n")).as_py():
+        data = lines_of(texts)
+        if not checked and may_be_no_json(texts, data):
+            raise pa.ArrowInvalid("NaN or Infinity, or a text with that in it")
+        if data.count(b"\n") >= len(texts):
             # Only between tokens: a line's end within a string must be escaped.
-            texts = pc.replace_substring(texts, "\n", " ")
-        data = _lines(texts)
-        table = _read_json(data, self.fields, "ignore" if self.fixed else "infer")
-        if not self.fixed:
-            found = self._with(settled_fields(table.schema))
-            if found != self.fields or found != list(table.schema):
-                # Only the types that Arrow has inferred are used: its columns may be broken,
-                # as of {"a": [null, 1]} with pyarrow 26.
-                table = _read_json(data, found, "ignore")
-            self.fields = found
-        return table
+            data = lines_of(pc.replace_substring(texts, "\n", " "))
+        if self.fixed:
+            rows = _rows(read_json(data, self.fields, "ignore"), len(texts))
+            _check_exact(rows, texts, rows.type)
+            return rows
+        try:
+            table = read_json(data, self.fields, "infer")
+        except pa.ArrowInvalid as error:
+            if "couldn't parse" not in str(error):
+                raise
+            # Perhaps 1.0 or 0.5 in a column of whole numbers: which it is will be seen.
+            table = read_json(data, leaves(self.fields, not_whole), "infer")
+        fields = leaves(table.schema, settled)
+        if fields != self.fields or fields != list(table.schema):
+            # Only the types that Arrow has inferred are used: its columns may be broken,
+            # as of {"a": [null, 1]} with pyarrow 26.
+            table = read_json(data, fields, "ignore")
+        rows = _rows(table, len(texts))
+        fields, beyond = self._with_columns(rows)
+        _check_exact(rows, texts, pa.struct(fields))
+        rows = conform(rows, pa.struct(fields))
+        self.fields, self.whole = fields, beyond
+        return rows
 
-    def _with(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
-        """What the fields are together with these."""
-        found = merge_fields(self.fields, fields)
-        if count_fields(found) > _MOST_FIELDS:
+    def _with_columns(self, rows: pa.StructArray) -> tuple[list[pa.Field], frozenset[str]]:
+        """What ``fields`` and ``whole`` are with these rows; ``Conflict`` where it is not the
+        same in whatever order they come."""
+        known = dict(numbers(pa.array([], pa.struct(self.fields))))
+        beyond, whole = set(self.whole), set()
+        for path, column in numbers(rows):
+            if pa.types.is_integer(column.type):
+                if not all_within(column):
+                    beyond.add(path)
+            elif path not in known or pa.types.is_integer(known[path].type):
+                if not all_within(column) or (path not in known and all_whole(column)):
+                    raise Conflict(f"{path}: the first number decides what it is")
+                if all_whole(column):
+                    whole.add(path)
+        new = leaves(rows.type, lambda kind, path: pa.int64() if path in whole else kind)
+        return self._counted(merge_fields(self.fields, new, "", beyond)), frozenset(beyond)
+
+    @staticmethod
+    def _counted(fields: list[pa.Field]) -> list[pa.Field]:
+        if count_fields(fields) > _MOST_FIELDS:
             raise Conflict(f"with its fields there would be more than {_MOST_FIELDS}")
-        return found
+        return fields
 
     def _parse_csv(self, texts: pa.Array) -> pa.Table:
         # Without line ends within, a value gives one row at most: no two can be mixed up.
@@ -213,7 +253,7 @@ class Decoder:
                 raise pa.ArrowInvalid(str(error)) from None
             self.fields = [pa.field(f"_c{i}", pa.string()) for i in range(count)]
         return arrow_csv.read_csv(
-            io.BytesIO(_lines(texts)),
+            io.BytesIO(lines_of(texts)),
             arrow_csv.ReadOptions(
                 column_names=[row.name for row in self.fields], use_threads=False
             ),
@@ -241,10 +281,14 @@ class Decoder:
         return [pa.array(good, kind)], bad
 
     def _json_row(self, text: str) -> Any:
-        value = _read_object(text)
-        if not self.fixed:
-            self.fields = settled_fields(self._with(list(type_of(value))))
-        return fit(value, pa.struct(self.fields))
+        value = read_object(text)
+        if self.fixed:
+            return fit(value, pa.struct(self.fields))
+        whole = set(self.whole)
+        fields = self._counted(leaves(grow_fields(self.fields, value, whole), settled))
+        row = fit(value, pa.struct(fields))
+        self.fields, self.whole = fields, frozenset(whole)  # a bad row changes nothing
+        return row
 
     def _csv_row(self, text: str) -> dict[str, Any]:
         found = self._csv_fields(text)
@@ -272,10 +316,14 @@ def _is_taken(name: str, folders: Collection[str]) -> bool:
     return low == HEADERS or low in folders or low in {row.lower() for row in COLUMNS}
 
 
-def conform(array: pa.StructArray, kind: pa.StructType, *, exact: bool = True) -> pa.StructArray:
+class Inexact(pa.ArrowInvalid):
+    """Numbers that another type would round; the message is the path of their column."""
+
+
+def conform(array: pa.StructArray, kind: pa.StructType, path: str = "") -> pa.StructArray:
     """The same rows with all fields of a larger type: what is missing is null.
 
-    ``ArrowInvalid`` if a number would be rounded, and ``exact``.
+    ``Inexact`` if a number would be rounded.
     """
     if array.type == kind:
         return array
@@ -286,25 +334,52 @@ def conform(array: pa.StructArray, kind: pa.StructType, *, exact: bool = True) -
             children.append(pa.nulls(len(array), row.type))
             continue
         # flatten() lets the struct's own nulls and offset reach its children.
-        children.append(conform_any(array.flatten()[index], row.type, exact=exact))
+        where = f"{path}.{row.name}" if path else row.name
+        children.append(conform_any(array.flatten()[index], row.type, where))
     valid = None if not array.null_count else array.is_null()
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=valid)
 
 
-def conform_any(array: pa.Array, kind: pa.DataType, *, exact: bool = True) -> pa.Array:
+def conform_any(array: pa.Array, kind: pa.DataType, path: str = "") -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
-        return conform(array, kind, exact=exact)
+        return conform(array, kind, path)
     if pa.types.is_list(kind):
         mask = array.is_null() if array.null_count else None
-        values = conform_any(array.flatten(), kind.value_type, exact=exact)
+        values = conform_any(array.flatten(), kind.value_type, f"{path}[]")
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         offsets = pa.concat_arrays(
             [pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())]
         )
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
-    return pc.cast(array, kind, safe=exact)
+    try:
+        return pc.cast(array, kind)
+    except pa.ArrowInvalid:
+        raise Inexact(path) from None
+
+
+def _check_exact(rows: pa.StructArray, texts: pa.Array, kind: pa.StructType) -> None:
+    """``ValueError`` if a double in these rows is not the number that the text has."""
+    suspects = perhaps_rounded(rows)
+    if suspects is not None:
+        for text in texts.filter(pa.array(suspects)).to_pylist():
+            fit(read_object(text), kind)
+
+
+def _rows(table: pa.Table, count: int) -> pa.StructArray:
+    if table.num_rows != count:
+        raise pa.ArrowInvalid("a value that is not one record")
+    if not table.num_columns:  # from_arrays would not know how many rows there are
+        return pa.array([{}] * count, pa.struct([]))
+    columns = [column.combine_chunks() for column in table.combine_chunks().columns]
+    return pa.StructArray.from_arrays(columns, fields=list(table.schema))
+
+
+def _renamed(path: str, rename: Callable[[str], str]) -> str:
+    """The path of a column whose first part is called otherwise."""
+    name = re.split(r"\.|\[\]", path, maxsplit=1)[0]
+    return rename(name) + path[len(name) :]
 
 
 def _texts(values: pa.Array) -> tuple[pa.Array, list[Bad]]:
@@ -327,86 +402,6 @@ def _texts(values: pa.Array) -> tuple[pa.Array, list[Bad]]:
 def _all_but(count: int, bad: Sequence[Bad]) -> pa.Array:
     gone = {row for row, _ in bad}
     return pa.array([i for i in range(count) if i not in gone], pa.int64())
-
-
-def _lines(texts: pa.Array) -> bytes:
-    rows = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    found: bytes = pc.binary_join(rows, "\n").cast(pa.binary())[0].as_py()
-    return found
-
-
-def _read_json(data: bytes, fields: Iterable[pa.Field], others: str) -> pa.Table:
-    fields = list(fields)
-    dates = [row.name for row in fields if pa.types.is_date(row.type)]
-    explicit = [pa.field(row.name, pa.string()) if row.name in dates else row for row in fields]
-    table = arrow_json.read_json(
-        io.BytesIO(data),
-        arrow_json.ReadOptions(use_threads=False, block_size=max(len(data) + 1, 1024)),
-        arrow_json.ParseOptions(
-            explicit_schema=pa.schema(explicit), unexpected_field_behavior=others
-        ),
-    )
-    for name in dates:  # Arrow's parser takes them only as numbers of days
-        index = table.schema.get_field_index(name)
-        table = table.set_column(index, name, pc.cast(table.column(index), pa.date32()))
-    return table
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        value = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("it is not JSON that can be read: it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"it is JSON, but not an object: {text[:40]}")
-    if text.count("{") + text.count("[") > _DEEPEST and _depth(value) > _DEEPEST:
-        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
-    if "\\u" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("it has half a character: a surrogate without the other") from None
-    return value
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level := [row for row in level if isinstance(row, dict | list) and row]:
-        depth += 1
-        level = [x for row in level for x in (row.values() if isinstance(row, dict) else row)]
-    return depth
-
-
-_STEPS = np.zeros(256, np.int8)
-_STEPS[list(b"{[")], _STEPS[list(b"}]")] = 1, -1
-
-
-def _any_too_deep(texts: pa.Array) -> bool:
-    """Whether one may be: brackets within its strings count, too.  None of them is empty."""
-    if pc.max(pc.binary_length(texts)).as_py() <= 2 * _DEEPEST:
-        return False
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    steps = _STEPS[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]
-    depths = np.cumsum(steps, dtype=np.int32)
-    starts = ends[:-1] - ends[0]
-    above = np.maximum.reduceat(depths, starts) - depths[starts] + steps[starts]
-    return bool(above.max() > _DEEPEST)
-
-
-def _not_objects(texts: pa.Array) -> list[Bad]:
-    bad = []
-    for i, text in enumerate(texts.to_pylist()):
-        try:
-            _read_object(text)
-        except ValueError as error:
-            bad.append((i, str(error)))
-    return bad
 
 
 def _csv_value(text: str, row: pa.Field) -> Any:

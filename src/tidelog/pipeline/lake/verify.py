@@ -33,6 +33,7 @@ from tidelog.pipeline.lake.ledger import (
     RangeEntry,
     lost_texts,
 )
+from tidelog.pipeline.lake.schemas import differences
 from tidelog.pipeline.lake.spans import (
     Span,
     Spans,
@@ -141,6 +142,7 @@ class _Verification:
             for entry in entries.values():
                 self._read(entry, found)
         self._report.files = len(self._state.files)
+        self._old_types()
         self._unknown_files()
         rows = {place: _sorted_spans(arrays) for place, arrays in there.items()}
         letters = {place: _sorted_spans(arrays) for place, arrays in dead.items()}
@@ -193,6 +195,7 @@ class _Verification:
                 f"{entry.path} has {plural(table.num_rows, 'row')}, not {entry.rows} as the ledger "
                 "says"
             )
+        self._infinite(path, entry)
         places = table.group_by(["topic", "partition"]).aggregate([]).to_pylist()
         for row in places:
             rows = table
@@ -204,6 +207,32 @@ class _Verification:
                 rows = table.filter(mask)
             place = TopicPartition(row["topic"], row["partition"])
             found.setdefault(place, []).append(_spans(rows["offset"].to_numpy()))
+
+    def _infinite(self, path: Path, entry: FileEntry) -> None:
+        """JSON has no such number: an older tidelog made it of one that no double holds."""
+        if self._state.layout.get("value") != "json" or entry.path in self._state.letters:
+            return
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            for index in range(metadata.num_columns):
+                column = metadata.row_group(group).column(index)
+                found = column.statistics if column.physical_type in ("DOUBLE", "FLOAT") else None
+                if found and found.has_min_max and np.isinf([found.min, found.max]).any():
+                    self._report.problems.append(
+                        f"{entry.path}: {column.path_in_schema} is infinite in a row, which JSON "
+                        "cannot say: load the topic again, into another directory"
+                    )
+
+    def _old_types(self) -> None:
+        """Files that an older tidelog left as they were when a column became double."""
+        state = self._state
+        for index, schema in enumerate(state.schemas):
+            files = [entry.path for entry in state.files.values() if entry.schema == index]
+            for column, before, after in differences(schema, state.schema)[1] if files else ():
+                self._report.notes.append(
+                    f"{column} is {after}, and {before} in {', '.join(files)}, with whole numbers "
+                    f"that a {after} would round: read such a file by itself"
+                )
 
     def _unknown_files(self) -> None:
         known = self._state.files.keys()

@@ -5,7 +5,10 @@ a load that meets 1.5 in a column of whole numbers also writes the older files a
 own where a task had seen whole numbers only.  It is one step in the ledger: the new rows, the
 files that are written again and those that they replace are in one manifest.
 
-A file with whole numbers beyond 2**53, which a double would round, is left as it is.
+A column with whole numbers beyond 2**53, which a double would round, is never widened: the
+ledger notes it with the schema, and a fraction there is a dead letter.  A ledger of an older
+tidelog has no such notes; what its files hold is seen when they are written again, and the load
+then begins again, knowing it.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.pipeline.lake.compact import Inexact, write_again
+from tidelog.pipeline.lake.compact import write_again
 from tidelog.pipeline.lake.ledger import FileEntry, State
 from tidelog.pipeline.lake.options import Widening
 from tidelog.pipeline.lake.schemas import differences
+from tidelog.pipeline.lake.values import Inexact
 from tidelog.pipeline.lake.writing import WriteJob
 
 
@@ -46,7 +50,7 @@ class SchemaChange:
         return [*result, tuple(group)]
 
     def after(self, results: Sequence[dict[str, Any] | None]) -> SchemaChange:
-        """With what became of each file of ``narrow``; None has stayed as it is."""
+        """With what became of each file of ``narrow``; None is for one that is not there."""
         files = {row["path"]: row for row in self.files}
         rewritten, removed = [], []
         for entry, result in zip(self.narrow, results, strict=True):
@@ -69,7 +73,6 @@ class SchemaChange:
                 replace(
                     row,
                     rewritten=sum(done for columns, done in older if row.column in columns),
-                    kept=sum(not done for columns, done in older if row.column in columns),
                 )
                 for row in self.widened
             ),
@@ -111,7 +114,10 @@ def _changed(before: Any, after: Any) -> frozenset[str]:
 def widen_task(
     job: WriteJob, task: int, entries: Iterable[FileEntry]
 ) -> list[dict[str, Any] | None]:
-    """Write each file again, with the types of the job's schema; None if that cannot be."""
+    """Write each file again, with the types of the job's schema; None if it is not there.
+
+    ``{"inexact": column}`` if that would round numbers.
+    """
     return [_widened(job, task, number, entry) for number, entry in enumerate(entries)]
 
 
@@ -121,6 +127,6 @@ def _widened(job: WriteJob, task: int, number: int, entry: FileEntry) -> dict[st
         return write_again(job, name, [entry])
     except FileNotFoundError:  # somebody deleted it, which `verify` tells
         return None
-    except Inexact:
+    except Inexact as error:
         (job.staging / f"{name}.staged").unlink(missing_ok=True)
-        return None
+        return {"inexact": str(error)}

@@ -22,11 +22,12 @@ import pyarrow.compute as pc
 from tidelog.client.cluster import TopicPartition
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.lake.json_rows import Bad
 from tidelog.pipeline.lake.layout import BY_PREFIX, Part, divide, stored_columns, too_long
 from tidelog.pipeline.lake.ledger import LETTERS, STAGING
 from tidelog.pipeline.lake.parquet import FileSettings, FolderFile
-from tidelog.pipeline.lake.schemas import from_spark_json
-from tidelog.pipeline.lake.values import Bad, Decoder
+from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
+from tidelog.pipeline.lake.values import Decoder
 from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange
@@ -84,7 +85,7 @@ class WriteJob:
         taken = frozenset(part.name.lower() for part in self.parts)
         decoder = Decoder(self.value, fixed=self.fixed, taken=taken, separator=self.separator)
         if self.schema is not None and self.value in ("json", "csv"):
-            decoder.known(from_spark_json(self.schema))
+            decoder.known(from_spark_json(self.schema), whole_of(self.schema))
         return decoder
 
 
@@ -339,6 +340,7 @@ class _Writer:
                 for part, account in self.accounts.items()
             ],
             "files": self._done,
+            "whole": self._decoder.whole_columns(),
             "letters": self._done_letters,
         }
 
