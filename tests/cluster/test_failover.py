@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.conftest import PATIENT, no_surprises
 from cluster_support import (
     Load,
     controller,
@@ -260,3 +262,29 @@ def same_logs(cluster: LocalCluster, topic: str, partitions: int) -> None:
             lambda i=index: len({contents(b, i) for b in cluster.brokers.values()}) == 1,
             f"the logs of {topic}-{index} are the same",
         )
+
+
+def test_its_id_was_taken_while_it_was_frozen(new_cluster: Any, tmp_path: Path) -> None:
+    """It wakes up as a leader that it no longer is: it serves no more, and says why it ends."""
+    cluster = new_cluster(2, PATIENT)
+    settings = cluster.brokers[1].settings.copy()
+    cluster.brokers[1].settings["zookeeper.session.timeout.ms"] = 2000
+    with cluster:
+        frozen, other = cluster.brokers[1], cluster.brokers[2]
+        with RawClient(frozen.port) as client:
+            frozen.freeze()
+            until(lambda: {row.node_id for row in metadata(other).brokers} == {2}, "it is gone")
+            twin = ClusterBroker(1, tmp_path / "twin", settings)
+            try:
+                twin.start()
+                frozen.thaw()
+                assert client.hung_up()
+                assert frozen.process is not None
+                assert frozen.process.wait(100) == 1, "as if the id had been taken at its start"
+                said = f"a broker with this id is running already, on 127.0.0.1:{twin.port}"
+                assert frozen.log.count(said) == 1
+                assert "ERROR" not in frozen.log
+                until(lambda: len(metadata(twin).brokers) == 2, "the other one goes on")
+            finally:
+                twin.kill()
+        no_surprises(cluster)

@@ -110,6 +110,7 @@ class Broker:
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
+        self._failure: Exception | None = None
         self._started = False
 
     # -- start and stop ---------------------------------------------------------
@@ -316,7 +317,8 @@ class Broker:
         if not self._started:
             return
         self._started = False
-        if self.member is not None and self.settings["controlled.shutdown.enable"]:
+        settings = self.settings
+        if self.member is not None and settings["controlled.shutdown.enable"] and not self._failure:
             await self._hand_over()
         self.server.stop_accepting()
         self.fetchers.close()
@@ -334,9 +336,20 @@ class Broker:
         await self.keeper.close()
         self._stopped.set()
 
+    def fail(self, error: Exception) -> None:
+        """Serve no more, from this moment on; :meth:`stopped` raises the error, and then the logs
+        are still to be closed with :meth:`stop`."""
+        self._failure = error
+        self.server.stop_accepting()
+        self.server.hang_up()
+        self.fetchers.close()
+        self._stopped.set()
+
     async def stopped(self) -> None:
-        """Wait until the broker is stopped."""
+        """Wait until the broker is stopped; raises why, if it could not go on."""
         await self._stopped.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def __aenter__(self) -> Broker:
         await self.start()

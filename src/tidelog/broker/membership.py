@@ -4,7 +4,7 @@ Five loops run as long as the broker does, each of the same form: read with a wa
 what is there, wait for the watch.
 
 ``_contend``         is there a controller?  If not, become it.  After an expired session the
-                     broker first registers again.
+                     broker first registers again, or stops if another has its id by now.
 ``_watch_brokers``   (in office) who is there; the controller decides what follows from it
 ``_watch_disks``     (in office) brokers that say that a log directory has failed, or works again
 ``_watch_configs``   settings that somebody has changed
@@ -58,6 +58,10 @@ _AFTER_BUG_SECONDS = 1.0
 _RETIRE_SECONDS = 2.0
 
 
+class IdTaken(SettingError):
+    """Another broker is registered under our id."""
+
+
 class Membership:
     """See the module."""
 
@@ -74,6 +78,7 @@ class Membership:
         self._connected = asyncio.Event()
         self._connected.set()
         self._registered = False
+        self._joined = False
         self._contention: asyncio.Task[None] | None = None
         self._last_change = ""
         self._live_epochs: dict[int, int] = {}
@@ -91,11 +96,20 @@ class Membership:
         """Register, and wait until a controller has told us what there is."""
         self._keeper.on_session(self._session_changed)
         await patiently(self._register)
+        self._joined = True
         self._contention = self._broker.spawn(self._contend())
         self._broker.spawn(self._watch_configs())
         self._broker.spawn(self._watch_epochs())
         self._broker.spawn(self._broker.replicas.log_dirs.watch(self._tell_of_disks))
-        await self.orders.informed.wait()
+        informed = asyncio.ensure_future(self.orders.informed.wait())
+        failed = asyncio.ensure_future(self._broker.stopped())
+        try:
+            await asyncio.wait({informed, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                await failed
+        finally:
+            informed.cancel()
+            failed.cancel()
 
     async def _register(self) -> None:
         """Be registered.  Whoever takes our registration away wakes us to look again."""
@@ -154,14 +168,15 @@ class Membership:
             f"broker.id={info.broker_id}: a broker with this id is running already, on "
             f"{other.host}:{other.port}; give this one another broker.id"
         )
-        if await asyncio.to_thread(answers, other.host or "localhost", other.port):
-            raise SettingError(refusal)
+        # If we were registered ourselves, it has taken our id since; what we led it leads.
+        if self._joined or await asyncio.to_thread(answers, other.host or "localhost", other.port):
+            raise IdTaken(refusal)
         timeout = self._settings["zookeeper.session.timeout.ms"] / 1000
         log.info("waiting for the session of an earlier broker %d to end", info.broker_id)
         try:
             await asyncio.wait_for(gone.wait(), timeout * 1.5)
         except TimeoutError:
-            raise SettingError(refusal) from None
+            raise IdTaken(refusal) from None
 
     async def _forget_old_office(self, broker_id: int) -> None:
         """If it was controller too, nobody need wait for the end of its session."""
@@ -186,6 +201,7 @@ class Membership:
     # -- the office -------------------------------------------------------------
 
     async def _contend(self) -> None:
+        complaint = ""
         while True:
             self._look_again.clear()
             try:
@@ -205,8 +221,14 @@ class Membership:
                     await self._watch_over_controller()
             except (NodeExists, BadVersion, NoNode, Unreachable):
                 continue
-            except SettingError as error:
-                log.error("%s", error)
+            except IdTaken as error:
+                self._resign()
+                self._broker.fail(error)
+                return
+            except SettingError as error:  # a znode that somebody has to delete
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.error("%s", complaint)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             except KeeperError as error:

@@ -184,9 +184,13 @@ class Server:
             sock.close()
         self._listeners.clear()
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Close every connection."""
         for connection in list(self.connections):
             connection.close("the broker stops")
+
+    def close(self) -> None:
+        self.hang_up()
         if hasattr(self, "lanes"):
             self.lanes.close()
 

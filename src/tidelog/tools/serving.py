@@ -38,8 +38,11 @@ async def _serve(settings: Settings, as_json: bool) -> None:
         return
     _calm_the_collector()
     _announce(broker, as_json)
-    await stop.wait()
+    stopping = asyncio.create_task(stop.wait())
+    failing = asyncio.create_task(broker.stopped())
+    await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
+    await failing  # raises why it could not go on, if that was it
     if not as_json:
         click.echo("stopped: everything is on disk")
 
