@@ -25,11 +25,13 @@ SOFTWARE = {
     "kgo": "franz-go",
 }
 ALSO_RUN = (
-    "Kafka 4.1's command-line tools: topics, configs, log-dirs, delete-records, get-offsets, "
-    "producer-perf-test, verifiable-producer, console-producer, console-consumer (by partition), "
-    "cluster, broker-api-versions.",
-    "Kafka 4.1's dump-log on our directories, with all its checks: after rolls, retention, "
-    "restarts, clean stops and kill -9.",
+    "Kafka's command-line tools, 4.1 and 4.3: topics, configs, consumer-groups and groups (both "
+    "protocols), log-dirs, delete-records, get-offsets, producer-perf-test, consumer-perf-test, "
+    "verifiable-producer, verifiable-consumer (both protocols), console-producer, "
+    "console-consumer (by partition), cluster, broker-api-versions; and on three brokers "
+    "reassign-partitions and leader-election.",
+    "Kafka's dump-log, 4.1 and 4.3, on our directories, with all its checks: after rolls, "
+    "retention, restarts, clean stops and kill -9.",
     "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
     "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
     "goes on appending. Of transactions that it wrote (committed, aborted, still open), "

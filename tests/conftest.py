@@ -8,9 +8,9 @@ import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from clients.recording import served
 
 from tidelog.testing import LocalBroker
 
@@ -36,25 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in with_spark)
 
 
-def _serve(settings: dict[str, Any] | None = None) -> Iterator[LocalBroker]:
-    kind = LocalBroker
-    if os.environ.get("TIDELOG_RECORD"):
-        from clients.recording import RecordedBroker as kind
-    with kind(settings) as broker:
-        yield broker
-        assert "Traceback" not in broker.log, broker.log
-
-
 @pytest.fixture(scope="session")
 def broker() -> Iterator[LocalBroker]:
     """A broker with default settings, shared by the tests of a worker."""
-    yield from _serve()
+    with served() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
 def strict_broker() -> Iterator[LocalBroker]:
     """A broker that does not create topics by itself."""
-    yield from _serve({"auto.create.topics.enable": "false"})
+    with served({"auto.create.topics.enable": "false"}) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from tidelog.testing import LocalBroker
 HERE = Path(__file__).parent
 PATIENCE = 100  # seconds; a busy machine is slow, and clients wait for each other
 LONG_SESSION = 60_000  # no live member is given up, however busy the machine
+JAVA = {"java-4.1": "kafka-4.1", "java-4.4": "clients-4.4"}
 SHORT_SESSION = 6000  # the shortest: for members that are killed, and whose end is waited for
 
 
@@ -120,10 +121,10 @@ class Groups:
         command: list[str | Path] = [sys.executable, HERE / "group_worker.py"]
         if client == "kafkajs":
             command = ["node", HERE / "kafkajs" / "group.mjs"]
-        elif client == "java":
+        elif client in JAVA:
             from clients.java import group_command
 
-            command = group_command()
+            command = group_command(JAVA[client])
         member = Member(
             command,
             client=client,

@@ -10,12 +10,13 @@ end ``python tests/clients/recording.py`` makes ``seen.json`` of them, which
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import struct
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -33,10 +34,19 @@ _HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, size of t
 Uses = set[tuple[str, int, int]]  # client, key, version
 
 
+@contextmanager
+def served(settings: Mapping[str, Any] | None = None) -> Iterator[LocalBroker]:
+    """A broker for clients, recorded if that is asked for; it must log no traceback."""
+    kind = RecordedBroker if os.environ.get("TIDELOG_RECORD") else LocalBroker
+    with kind(settings) as broker:
+        yield broker
+        assert "Traceback" not in broker.log, broker.log
+
+
 class RecordedBroker(LocalBroker):
     """A broker behind a proxy, whose port it shows as its own.  It is not to be restarted."""
 
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._proxy_port: int = self._listener.getsockname()[1]
         self._uses: Uses = set()

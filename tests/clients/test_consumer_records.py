@@ -1,18 +1,20 @@
-"""Kafka 4.1's own kafka-dump-log reads the records of consumer groups that we write."""
+"""Kafka's own kafka-dump-log reads the records of consumer groups that we write."""
 
 import json
 import re
 
+import pytest
 from broker.test_consumer_groups import Client
 from clients.building import heavy
-from clients.java import tool
+from clients.java import WITH_TOOLS, dump_log
 
 from tidelog.testing import LocalBroker
 
 pytestmark = heavy("java", "mvn")
 
 
-def test_kafka_reads_our_records(tmp_path):
+@pytest.mark.parametrize("libraries", WITH_TOOLS)
+def test_kafka_reads_our_records(tmp_path, libraries):
     with LocalBroker({"offsets.topic.num.partitions": 1}, data=tmp_path / "data") as broker:
         with Client(broker.port) as client:
             client.create_topic("clicks", partitions=4)
@@ -24,7 +26,7 @@ def test_kafka_reads_our_records(tmp_path):
             client.join("g", old.member_id, topics=["clicks"])
         broker.stop()
     (path,) = (tmp_path / "data" / "__consumer_offsets-0").glob("*.log")
-    told = tool("kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", path)
+    told = dump_log(libraries, "--offsets-decoder", "--files", path)
     last = {}
     for key, payload in re.findall(r"key: (\{.*\}) payload: (.*)$", told, re.M):
         found = json.loads(key)
@@ -41,7 +43,7 @@ def test_kafka_reads_our_records(tmp_path):
     new, classic = last[5, "new"], last[5, "old"]
     assert (new["instanceId"], new["rackId"], new["serverAssignor"]) == ("one", "r", "range")
     assert (new["subscribedTopicNames"], new["subscribedTopicRegex"]) == (["clicks"], "cl.*")
-    assert classic["classicMemberMetadata"]["sessionTimeoutMs"] == 10_000
+    assert classic["classicMemberMetadata"]["sessionTimeoutMs"] == 60_000
     assert [p["name"] for p in classic["classicMemberMetadata"]["supportedProtocols"]] == ["range"]
     for name, partitions in (("new", [0, 1]), ("old", [2, 3])):
         assert last[7, name]["topicPartitions"][0]["partitions"] == partitions

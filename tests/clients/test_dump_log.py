@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from clients.building import heavy
-from clients.java import tool
+from clients.java import WITH_TOOLS, dump_log
 from clients.support import CODECS
 from confluent_kafka import Producer
 from waiting import until
@@ -29,8 +29,10 @@ SEGMENTS = {
     "log.segment.delete.delay.ms": 0,
 }
 COMPLAINTS = re.compile(
-    r"isvalid: false|mismatch|exception|error|non-consecutive|out of order", re.I
+    r"^.*(?:isvalid: false|mismatch|exception|error|non-consecutive|out of order).*$", re.I | re.M
 )
+# Kafka 4.3's takes -1 for the offset before any segment, also where that does not begin at 0.
+FIRST_OFFSET = re.compile(r"Non-consecutive offsets in \S+\n  -1 is followed by \d+\n(?!  )")
 
 
 def write(broker, count, idempotent=True):
@@ -53,25 +55,34 @@ def files(data: Path, *kinds: str) -> str:
     )
 
 
-def dump(data: Path, *flags: str, kinds: tuple[str, ...], compacted: bool = False) -> str:
-    found = tool("kafka.tools.DumpLogSegments", *flags, "--files", files(data, *kinds))
-    told = COMPACTION.sub("", found) if compacted else found
-    assert not COMPLAINTS.search(told), found
-    return found
+@pytest.fixture(params=WITH_TOOLS)
+def dump(request):
+    """Run the tool on the files of these kinds; it must find nothing wrong."""
+
+    def run(data: Path, *flags: str, kinds: tuple[str, ...], compacted: bool = False) -> str:
+        found = dump_log(request.param, *flags, "--files", files(data, *kinds))
+        told = FIRST_OFFSET.sub("", COMPACTION.sub("", found) if compacted else found)
+        assert not COMPLAINTS.findall(told)
+        return found
+
+    return run
 
 
-def check(data: Path, *, compacted: bool = False) -> list[int]:
+@pytest.fixture
+def check(dump):
     """Every check of every file; returns the offsets of all records."""
 
-    def run(*flags: str, kinds: tuple[str, ...]) -> str:
-        return dump(data, *flags, kinds=kinds, compacted=compacted)
+    def run(data: Path, *, compacted: bool = False) -> list[int]:
+        log, indexes = ("log",), ("index", "timeindex")
+        read = ("--deep-iteration", "--print-data-log")
+        records = dump(data, *read, kinds=log, compacted=compacted)
+        dump(data, kinds=(*indexes, "snapshot"), compacted=compacted)
+        for flag in ("--index-sanity-check", "--verify-index-only"):
+            dump(data, flag, kinds=indexes, compacted=compacted)
+        assert not files(data, "txnindex")
+        return [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", records, re.M)]
 
-    records = run("--deep-iteration", "--print-data-log", kinds=("log",))
-    run(kinds=("index", "timeindex", "snapshot"))
-    run("--index-sanity-check", kinds=("index", "timeindex"))
-    run("--verify-index-only", kinds=("index", "timeindex"))
-    assert not files(data, "txnindex")
-    return [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", records, re.M)]
+    return run
 
 
 def segments(data: Path) -> list[Path]:
@@ -79,7 +90,7 @@ def segments(data: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_rolls_and_clean_stops(tmp_path, idempotent):
+def test_rolls_and_clean_stops(check, tmp_path, idempotent):
     with LocalBroker(SEGMENTS, data=tmp_path / "data") as broker:
         write(broker, 300, idempotent)
         assert len(segments(broker.data)) > 3
@@ -89,7 +100,7 @@ def test_rolls_and_clean_stops(tmp_path, idempotent):
     assert check(tmp_path / "data") == list(range(2000))
 
 
-def test_killed(tmp_path):
+def test_killed(check, tmp_path):
     with LocalBroker(SEGMENTS, data=tmp_path / "data") as broker:
         write(broker, 200)
         broker.kill()
@@ -106,7 +117,7 @@ def test_killed(tmp_path):
     assert check(tmp_path / "data") == list(range(2000))
 
 
-def test_retention(tmp_path):
+def test_retention(check, tmp_path):
     settings = {**SEGMENTS, "log.retention.bytes": 400_000}
     with LocalBroker(settings, data=tmp_path / "data") as broker:
         write(broker, 400)
@@ -117,7 +128,7 @@ def test_retention(tmp_path):
     assert check(tmp_path / "data") == offsets
 
 
-def test_compacted(tmp_path):
+def test_compacted(dump, check, tmp_path):
     """Every codec, tombstones with a delete horizon, empty batches, joined segments."""
     settings = {
         **SEGMENTS,

@@ -2,7 +2,7 @@
 
 import pytest
 from clients.building import heavy
-from clients.groups import PATIENCE, SHORT_SESSION, Groups
+from clients.groups import JAVA, PATIENCE, SHORT_SESSION, Groups
 from clients.kafkajs_driver import why_not
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -12,13 +12,14 @@ from tidelog.testing import LocalBroker
 
 PARTITIONS = 6
 PYTHONS = ("confluent", "kafka-python", "aiokafka")
+JAVAS = [pytest.param(name, marks=heavy("java", "javac", "mvn")) for name in JAVA]
 CLIENTS = [
     *PYTHONS,
     pytest.param("kafkajs", marks=pytest.mark.skipif(bool(why_not()), reason=why_not())),
-    pytest.param("java", marks=heavy("java", "javac", "mvn")),
+    *JAVAS,
 ]
-STATIC = ["confluent", "kafka-python", pytest.param("java", marks=heavy("java", "javac", "mvn"))]
-COOPERATIVE = ["confluent", pytest.param("java", marks=heavy("java", "javac", "mvn"))]
+STATIC = ["confluent", "kafka-python", *JAVAS]
+COOPERATIVE = ["confluent", *JAVAS]
 pytestmark = pytest.mark.timeout(300)
 
 

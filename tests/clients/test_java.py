@@ -3,7 +3,7 @@
 import pytest
 from clients.building import heavy
 from clients.drivers import Driver, DriverError, from_json, to_json
-from clients.java import driver_command
+from clients.java import WITH_CLIENTS, driver_command
 from clients.support import (
     CODECS,
     EDGES,
@@ -18,9 +18,9 @@ from clients.support import (
 pytestmark = heavy("java", "javac", "mvn")
 
 
-@pytest.fixture(scope="module")
-def java():
-    with Driver(driver_command()) as driver:
+@pytest.fixture(scope="module", params=WITH_CLIENTS)
+def java(request):
+    with Driver(driver_command(request.param)) as driver:
         yield driver
 
 

@@ -1,23 +1,26 @@
-"""Kafka's own command-line tools against a running broker.
+"""Kafka's own command-line tools against a running broker."""
 
-kafka-consumer-perf-test and kafka-verifiable-consumer need groups.
-"""
-
+import functools
 import json
 import re
 
 import pytest
 from clients.building import heavy
-from clients.java import tool
+from clients.java import WITH_TOOLS, tool
 
 pytestmark = heavy("java", "mvn")
 TOOLS = "org.apache.kafka.tools"
 
 
+@pytest.fixture(params=WITH_TOOLS)
+def kafka(request):
+    return functools.partial(tool, libraries=request.param)
+
+
 @pytest.fixture
-def run(broker):
+def run(kafka, broker):
     def run(name, *arguments, **more):
-        return tool(name, "--bootstrap-server", broker.bootstrap, *arguments, **more)
+        return kafka(name, "--bootstrap-server", broker.bootstrap, *arguments, **more)
 
     return run
 
@@ -65,8 +68,8 @@ def test_configs(run, topic):
         run(configs, "--alter", *every, "--delete-config", "log.retention.ms")
 
 
-def test_producer_performance_offsets_and_deleted_records(run, broker, topic, tmp_path):
-    found = tool(
+def test_producer_performance_offsets_and_deleted_records(kafka, run, broker, topic, tmp_path):
+    found = kafka(
         f"{TOOLS}.ProducerPerformance",
         *("--topic", topic, "--num-records", "20000", "--record-size", "500"),
         *("--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}"),
@@ -92,6 +95,37 @@ def test_verifiable_producer(run, topic):
     assert [event["offset"] for event in sent] == list(range(50))
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_verifiable_consumer(run, topic, protocol):
+    run(f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "50")
+    lines = run(
+        f"{TOOLS}.VerifiableConsumer",
+        *("--topic", topic, "--group-id", topic, "--group-protocol", protocol),
+        *("--reset-policy", "earliest", "--max-messages", "50"),
+    )
+    events = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    counts = [event["count"] for event in events if event["name"] == "records_consumed"]
+    assert sum(counts) == 50
+    committed = [event for event in events if event["name"] == "offsets_committed"]
+    assert committed[-1]["success"]
+    assert [row["offset"] for row in committed[-1]["offsets"]] == [50]
+    assert topic in run(f"{TOOLS}.GroupsCommand", "--list")
+
+
+def test_consumer_performance(run, topic):
+    run(f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "500")
+    read = ("--topic", topic, "--messages", "500", "--timeout", "30000")
+    assert ", 500, " in run(f"{TOOLS}.ConsumerPerformance", *read)
+
+
+def test_elections_and_reassignments_of_a_lone_broker(run, topic):
+    run(f"{TOOLS}.TopicCommand", "--create", "--topic", topic)
+    elect = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
+    assert "already elected" in run(f"{TOOLS}.LeaderElectionCommand", *elect)
+    listed = run(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list")
+    assert "No partition reassignments found." in listed
+
+
 def test_console(run, topic):
     run(f"{TOOLS}.ConsoleProducer", "--topic", topic, data="one\ntwo\nthree\n")
     read = ("--topic", topic, "--partition", "0", "--max-messages", "2")
@@ -109,11 +143,11 @@ def test_log_dirs(run, broker, topic):
     assert [row["partition"] for row in directory["partitions"]] == [f"{topic}-0"]
 
 
-def test_cluster(broker):
+def test_cluster(kafka, broker):
     cluster = f"{TOOLS}.ClusterTool"
     where = ("--bootstrap-server", broker.bootstrap)
-    assert re.fullmatch(r"Cluster ID: \S{22}\n", tool(cluster, "cluster-id", *where))
-    endpoints = tool(cluster, "list-endpoints", *where).splitlines()[1].split()
+    assert re.fullmatch(r"Cluster ID: \S{22}\n", kafka(cluster, "cluster-id", *where))
+    endpoints = kafka(cluster, "list-endpoints", *where).splitlines()[1].split()
     assert endpoints[:3] == ["0", "127.0.0.1", str(broker.port)]
 
 

@@ -1,11 +1,12 @@
-"""Kafka 4.1's own kafka-consumer-groups on our groups: it agrees with ``tidelog groups``."""
+"""Kafka's own kafka-consumer-groups on our groups: it agrees with ``tidelog groups``."""
 
+import functools
 import json
 
 import pytest
 from cli import run
 from clients.building import heavy
-from clients.java import tool
+from clients.java import WITH_TOOLS, tool
 from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
 
@@ -13,8 +14,10 @@ pytestmark = heavy("java", "mvn")
 COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
-def kafka_groups(broker, *arguments):
-    return tool(COMMAND, "--bootstrap-server", broker.bootstrap, *arguments)
+@pytest.fixture(params=WITH_TOOLS)
+def kafka_groups(broker, request):
+    where = ("--bootstrap-server", broker.bootstrap)
+    return functools.partial(tool, COMMAND, *where, libraries=request.param)
 
 
 def table(text):
@@ -50,25 +53,25 @@ def ours(broker, group):
     return json.loads(run("groups", "describe", group, "--json", bootstrap=broker.bootstrap).out)[0]
 
 
-def test_describe_reset_and_delete(broker, group):
-    (row,) = table(kafka_groups(broker, "--describe", "--group", group))
+def test_describe_reset_and_delete(broker, kafka_groups, group):
+    (row,) = table(kafka_groups("--describe", "--group", group))
     (mine,) = ours(broker, group)["partitions"]
     assert row["CURRENT-OFFSET"] == str(mine["committed"]) == "5"
     assert row["LOG-END-OFFSET"] == str(mine["end"]) == "20"
     assert row["LAG"] == str(mine["lag"]) == "15"
     assert row["CONSUMER-ID"] == mine["member"]
     assert row["HOST"] == f"/{mine['host']}"
-    (state,) = table(kafka_groups(broker, "--describe", "--group", group, "--state"))
+    (state,) = table(kafka_groups("--describe", "--group", group, "--state"))
     assert "Stable" in state.values()
-    assert group in kafka_groups(broker, "--list")
+    assert group in kafka_groups("--list")
     reset = ("--reset-offsets", "--group", group, "--topic", group, "--to-earliest", "--execute")
     # With a member it refuses, as we do (and exits with 0 all the same).
-    assert "current state is Stable" in kafka_groups(broker, *reset)
+    assert "current state is Stable" in kafka_groups(*reset)
     (member,) = ours(broker, group)["members"]
     assert member["partitions"] == [{"topic": group, "partition": 0}]
 
 
-def test_reset_and_delete_of_an_idle_group(broker, topic):
+def test_reset_and_delete_of_an_idle_group(broker, kafka_groups, topic):
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for i in range(20):
         producer.produce(topic, b"%d" % i)
@@ -78,11 +81,11 @@ def test_reset_and_delete_of_an_idle_group(broker, topic):
                bootstrap=broker.bootstrap)  # fmt: skip
     assert made.code == 0
     kafka_groups(
-        broker, "--reset-offsets", "--group", group, "--topic", topic, "--shift-by", "3",
+        "--reset-offsets", "--group", group, "--topic", topic, "--shift-by", "3",
         "--execute",
     )  # fmt: skip
     assert ours(broker, group)["partitions"][0]["committed"] == 10
-    kafka_groups(broker, "--delete-offsets", "--group", group, "--topic", topic)
+    kafka_groups("--delete-offsets", "--group", group, "--topic", topic)
     assert ours(broker, group)["partitions"] == []
-    kafka_groups(broker, "--delete", "--group", group)
+    kafka_groups("--delete", "--group", group)
     assert run("groups", "describe", group, bootstrap=broker.bootstrap).code == 1

@@ -9,7 +9,6 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
  * Kafka's own Java client, told what to do over standard input; see ../../drivers.py.
@@ -43,13 +42,20 @@ public final class Driver {
     private static Object run(ObjectNode call) throws Exception {
         String op = call.get("op").asText();
         switch (op) {
-            case "version": return AppInfoParser.getVersion();
+            case "version": return version();
             case "produce": return Records.produce(call);
             case "consume": return Records.consume(call);
             case "follow": return Records.follow(call);
             case "offsets": return Records.offsets(call);
             default: return Admins.run(op, call);
         }
+    }
+
+    /** The class that knows it has moved in 4.4, the file has not. */
+    private static String version() throws Exception {
+        Properties found = new Properties();
+        found.load(Driver.class.getResourceAsStream("/kafka/kafka-version.properties"));
+        return found.getProperty("version");
     }
 
     /** The settings of a client: where the broker is, and what the caller says. */
