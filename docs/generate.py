@@ -118,7 +118,7 @@ def apis_page() -> str:
         'higher minimum for "no compression". Versions 0 to 2 carry message formats from '
         "before Kafka 0.11 and are answered `UNSUPPORTED_VERSION`.",
         "",
-        "Not there yet: transactions (24-28), SASL and ACLs (17, 29-31, 36).",
+        "Not there yet: transactions (24-28), SASL (17, 36).",
         "",
     ]
     return "\n".join(lines)

@@ -15,11 +15,14 @@ from tidelog.wire.messages import (
     consumer_group_describe,
     consumer_group_heartbeat,
     controlled_shutdown,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_configs,
     describe_groups,
     describe_log_dirs,
@@ -223,6 +226,15 @@ def sample_consumer_heartbeat(v):
     )
 
 
+ACL_FILTER = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
 SAMPLES = {
     0: sample_produce,
     1: sample_fetch,
@@ -253,6 +265,9 @@ SAMPLES = {
     21: sample_delete_records,
     22: lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
     23: sample_epoch,
+    29: lambda _: describe_acls.DescribeAclsRequest(**ACL_FILTER),
+    30: lambda _: create_acls.CreateAclsRequest(creations=[]),
+    31: lambda _: delete_acls.DeleteAclsRequest(filters=[]),
     32: sample_describe_configs,
     33: sample_alter_configs,
     35: lambda _: describe_log_dirs.DescribeLogDirsRequest(topics=None),
@@ -320,6 +335,7 @@ def test_it_answers(client, key, version):
         12: {ErrorCode.UNKNOWN_MEMBER_ID},
         13: {0, ErrorCode.UNKNOWN_MEMBER_ID},
         14: {ErrorCode.UNKNOWN_MEMBER_ID},
+        29: {ErrorCode.SECURITY_DISABLED},
         42: {ErrorCode.GROUP_ID_NOT_FOUND},
         20: {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
     }

@@ -6,8 +6,9 @@ broker's dynamic setting, all brokers' dynamic setting, the file or ``--set``, t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tidelog.coordination.keeper import KeeperError
@@ -44,6 +45,9 @@ GROUP_SOURCE = 8
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
+Synonym = tuple[str, str | None, int]  # name, value, source
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
     """One setting and where its value comes from."""
@@ -53,7 +57,7 @@ class Described:
     source: int
     read_only: bool
     setting: Setting
-    synonyms: tuple[tuple[str, str | None, int], ...]
+    synonyms: tuple[Synonym, ...]
 
 
 def describe_topic(broker: Broker, topic: TopicInfo) -> list[Described]:
@@ -62,14 +66,14 @@ def describe_topic(broker: Broker, topic: TopicInfo) -> list[Described]:
     effective = LogConfig.of(broker.settings, {**static, **topic.config})
     rows = []
     for name, setting in sorted(TOPIC_SETTINGS.items()):
-        chain = _broker_chain(broker, setting)
-        if name in static:
-            chain.insert(0, (name, static[name], STATIC_SOURCE))
-        if name in topic.config:
-            chain.insert(0, (name, topic.config[name], TOPIC_SOURCE))
+        own: list[Synonym] = [
+            (name, values[name], source)
+            for values, source in ((topic.config, TOPIC_SOURCE), (static, STATIC_SOURCE))
+            if name in values
+        ]
+        row = _described(broker, name, setting, own)
         shown = getattr(effective, name.replace(".", "_"), None)
-        value = chain[0][1] if shown is None else text_of(shown)
-        rows.append(Described(name, value, chain[0][2], False, setting, tuple(chain)))
+        rows.append(row if shown is None else replace(row, value=text_of(shown)))
     return rows
 
 
@@ -83,9 +87,9 @@ def describe_broker(broker: Broker, entity: str) -> list[Described]:
         ]
     rows = []
     for name, setting in sorted(SETTINGS.items()):
-        chain = _broker_chain(broker, setting)
+        row = _described(broker, name, setting, [])
         value = _shown(broker.settings[name])
-        rows.append(Described(name, value, chain[0][2], not setting.dynamic, setting, tuple(chain)))
+        rows.append(replace(row, value=value, read_only=not setting.dynamic))
     return rows
 
 
@@ -94,34 +98,37 @@ def describe_group(broker: Broker, group_id: str) -> list[Described]:
     config = broker.metadata.group_configs.get(group_id, {})
     rows = []
     for name, setting in sorted(GROUP_SETTINGS.items()):
-        chain = _broker_chain(broker, setting)
-        if name in config:
-            chain.insert(0, (name, config[name], GROUP_SOURCE))
-        rows.append(Described(name, chain[0][1], chain[0][2], False, setting, tuple(chain)))
+        own = [(name, config[name], GROUP_SOURCE)] if name in config else []
+        rows.append(_described(broker, name, setting, own))
     return rows
 
 
-def _broker_chain(broker: Broker, setting: Setting) -> list[tuple[str, str | None, int]]:
-    name = setting.name
-    chain: list[tuple[str, str | None, int]] = []
+def _described(broker: Broker, name: str, setting: Setting, own: Sequence[Synonym]) -> Described:
+    """A setting that a topic or a group may have of its own, and what is below that."""
+    given = _given(broker, setting)
+    first = (*own, *given, (name, None, DEFAULT_SOURCE))[0]
+    # As in Kafka, coarser ones are synonyms only behind the setting itself: while
+    # log.retention.ms is not set, log.retention.hours is not named.
+    synonyms = (*own, *dropwhile(lambda row: row[0] != setting.name, given))
+    return Described(name, first[1], first[2], False, setting, synonyms)
+
+
+def _given(broker: Broker, setting: Setting) -> list[Synonym]:
+    """Where a setting of the broker, or a coarser one for it, has a value; what counts first."""
+    names = [setting.name, *(coarse for coarse, _ in COARSER.get(setting.name, []))]
     configs = broker.metadata.broker_configs
-    for entity, source in (
-        (str(broker.broker_id), BROKER_SOURCE),
-        (DEFAULT_ENTITY, ALL_BROKERS_SOURCE),
-    ):
-        if name in configs.get(entity, {}):
-            chain.append((name, configs[entity][name], source))
-    if name in broker.static_settings.explicit:
-        chain.append((name, _shown(broker.static_settings.explicit[name]), STATIC_SOURCE))
-    for coarse, _ in COARSER.get(name, []):  # log.retention.hours for log.retention.ms, ...
-        if coarse in broker.static_settings.explicit:
-            value = _shown(broker.static_settings.explicit[coarse])
-            chain.append((coarse, value, STATIC_SOURCE))
-        elif SETTINGS[coarse].default is not None:
-            chain.append((coarse, _shown(SETTINGS[coarse].default), DEFAULT_SOURCE))
-    if setting.default is not None or not chain:
-        chain.append((name, _shown(setting.default), DEFAULT_SOURCE))
-    return chain
+    sources: list[tuple[Mapping[str, Any], int]] = [
+        (configs.get(str(broker.broker_id), {}), BROKER_SOURCE),
+        (configs.get(DEFAULT_ENTITY, {}), ALL_BROKERS_SOURCE),
+        (broker.static_settings.explicit, STATIC_SOURCE),
+        ({name: SETTINGS[name].default for name in names}, DEFAULT_SOURCE),
+    ]
+    return [
+        (name, text_of(values[name]), source)
+        for values, source in sources
+        for name in names
+        if values.get(name) is not None
+    ]
 
 
 def _shown(value: Any) -> str | None:

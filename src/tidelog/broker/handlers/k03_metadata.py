@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
@@ -46,12 +47,13 @@ def metadata(
     known = broker.metadata.topics
     wanted = _distinct(request.topics)
     if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
-        return _answer(broker, client, [_describe(topic, broker) for topic in known.values()])
+        topics = [_describe(topic, broker) for topic in known.values()]
+        return _answer(broker, client, request, topics)
     if request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
         missing = {row.name for row in wanted if row.name is not None and row.name not in known}
         if missing:
-            return _create(broker, client, wanted, sorted(missing))
-    return _answer(broker, client, [_look_up(broker, client, row) for row in wanted])
+            return _create(broker, client, request, wanted, sorted(missing))
+    return _answer(broker, client, request, [_look_up(broker, client, row) for row in wanted])
 
 
 def _distinct(rows: list[MetadataRequestTopic] | None) -> list[MetadataRequestTopic] | None:
@@ -62,7 +64,11 @@ def _distinct(rows: list[MetadataRequestTopic] | None) -> list[MetadataRequestTo
 
 
 async def _create(
-    broker: Broker, client: Client, wanted: list[MetadataRequestTopic], missing: list[str]
+    broker: Broker,
+    client: Client,
+    request: MetadataRequest,
+    wanted: list[MetadataRequestTopic],
+    missing: list[str],
 ) -> MetadataResponse:
     """Make the topics that are not there; what cannot be made is answered with its error."""
     errors: dict[str | None, ErrorCode] = {}
@@ -84,13 +90,17 @@ async def _create(
         if topic.error_code and row.name in errors:
             topic.error_code = errors[row.name]
         topics.append(topic)
-    return _answer(broker, client, topics)
+    return _answer(broker, client, request, topics)
 
 
 def _answer(
-    broker: Broker, client: Client, topics: list[MetadataResponseTopic]
+    broker: Broker, client: Client, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     cluster = broker.metadata
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.name is not None:
+                topic.topic_authorized_operations = authorized_operations.on_topic()
     brokers = []
     for info in cluster.brokers.values():
         host, port = broker.address_of(info, client.connection)
@@ -102,6 +112,9 @@ def _answer(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         topics=topics,
+        cluster_authorized_operations=authorized_operations.on_cluster(
+            request.include_cluster_authorized_operations
+        ),
     )
 
 

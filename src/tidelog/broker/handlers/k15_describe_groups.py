@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordinators.group import ClassicGroup
 from tidelog.coordinators.states import State
@@ -32,9 +33,13 @@ def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, client: Client
 ) -> DescribeGroupsResponse:
     """Describe consumer groups."""
-    return DescribeGroupsResponse(
-        groups=[_describe(broker, group_id, client.version) for group_id in request.groups]
-    )
+    groups = [_describe(broker, group_id, client.version) for group_id in request.groups]
+    for group in groups:
+        if not group.error_code:
+            group.authorized_operations = authorized_operations.on_group(
+                request.include_authorized_operations
+            )
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:

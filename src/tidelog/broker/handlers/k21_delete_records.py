@@ -41,7 +41,8 @@ class _Deletion:
             if partition.internal:
                 raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             partition.check_leader(-1)
-            if "delete" not in partition.log.config.cleanup_policy:
+            policy = partition.log.config.cleanup_policy
+            if policy and "delete" not in policy:
                 raise ApiError(ErrorCode.POLICY_VIOLATION)
             self._offset = partition.delete_records(offset)
             broker.replicas.apply_retention(partition)

@@ -79,6 +79,6 @@ def _describe(
                 documentation=row.setting.doc if request.include_documentation else None,
             )
             for row in rows
-            if keys is None or row.name in keys
+            if not keys or row.name in keys  # none named: all of them
         ],
     )

@@ -12,6 +12,7 @@ from tidelog.broker.dispatch import Client, api
 from tidelog.broker.in_time import in_time
 from tidelog.coordination.elections import target
 from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.moves import plan_move
 from tidelog.coordination.partition_states import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -40,10 +41,7 @@ async def alter_partition_reassignments(
     results: dict[Key, ApiError | None] = {}
     try:
         if member is None:
-            alone = ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is one broker: nothing can be moved"
-            )
-            results = dict.fromkeys(wanted, alone)
+            results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
         else:
             work = _move(member, wanted, request.allow_replication_factor_change)
             results = await in_time(broker, work, request.timeout_ms)
@@ -64,6 +62,19 @@ async def alter_partition_reassignments(
     return AlterPartitionReassignmentsResponse(
         error_code=0, error_message=None, responses=list(topics.values())
     )
+
+
+def _check(metadata: ClusterMetadata, key: Key, wanted: tuple[int, ...] | None) -> ApiError | None:
+    """What is wrong with it on a lone broker; if nothing is, it is so already."""
+    name, index = key
+    topic = metadata.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}-{index}")
+    try:
+        plan_move(topic.partitions[index], wanted, metadata.brokers.keys())
+    except ApiError as error:
+        return error
+    return None
 
 
 async def _move(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.describe_cluster import (
@@ -48,4 +49,7 @@ def describe_cluster(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=brokers,
+        cluster_authorized_operations=authorized_operations.on_cluster(
+            request.include_cluster_authorized_operations
+        ),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordinators.assignors import NO_SLOTS, Slot
 from tidelog.coordinators.consumer_group import ConsumerGroup
@@ -35,9 +36,13 @@ def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, client: Client
 ) -> ConsumerGroupDescribeResponse:
     """Describe consumer groups of the new protocol."""
-    return ConsumerGroupDescribeResponse(
-        groups=[_describe(broker, group_id) for group_id in request.group_ids]
-    )
+    groups = [_describe(broker, group_id) for group_id in request.group_ids]
+    for group in groups:
+        if not group.error_code:
+            group.authorized_operations = authorized_operations.on_group(
+                request.include_authorized_operations
+            )
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _describe(broker: Broker, group_id: str) -> DescribedConsumerGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
 from tidelog.coordination.metadata import TopicInfo
 from tidelog.errors import ErrorCode
@@ -60,6 +61,7 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
         name=name,
         topic_id=bytes(16),
         partitions=[],
+        topic_authorized_operations=authorized_operations.on_topic(),
     )
 
 
@@ -72,6 +74,7 @@ def _describe(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
+        topic_authorized_operations=authorized_operations.on_topic(),
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=0 if info.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,

@@ -1,0 +1,31 @@
+"""DescribeAcls: list access rules.
+
+There is no authorizer, so the answer is SECURITY_DISABLED, as from a Kafka without one.
+Versions: 2 flexible; 3 user resources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.describe_acls import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+NO_AUTHORIZER = "there is no authorizer here: every client may do everything"
+
+
+@api(DescribeAclsRequest, versions=(1, 3))
+def describe_acls(
+    broker: Broker, request: DescribeAclsRequest, client: Client
+) -> DescribeAclsResponse:
+    """List access rules: SECURITY_DISABLED, as there is no authorizer."""
+    return DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER, resources=[]
+    )

@@ -1,0 +1,28 @@
+"""CreateAcls: add access rules.
+
+There is no authorizer, so the answer is SECURITY_DISABLED, as from a Kafka without one.
+Versions: 2 flexible; 3 user resources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.broker.handlers.k29_describe_acls import NO_AUTHORIZER
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.create_acls import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(CreateAclsRequest, versions=(1, 3))
+def create_acls(broker: Broker, request: CreateAclsRequest, client: Client) -> CreateAclsResponse:
+    """Add access rules: SECURITY_DISABLED, as there is no authorizer."""
+    refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    return CreateAclsResponse(results=[refused] * len(request.creations))
