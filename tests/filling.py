@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import Producer
+from raw_client import RawClient, batch_of
 
 from tidelog.client.admin import create_topics
 from tidelog.client.cluster import Cluster
 from tidelog.errors import ApiError
 from tidelog.new_topic import NewTopic
+from tidelog.wire.compression import Codec
 
 
 def make_topic(
@@ -40,8 +42,8 @@ def fill(
 
     A value is bytes, text, None, a list or a number (as JSON), or a dict: with ``value`` and any
     of ``key, headers, partition, timestamp`` it is a record, otherwise JSON too.  ``producer``
-    are librdkafka's properties, with ``__`` for dots.  Few values are one batch for each partition:
-    nothing is sent before the end, however slow we are.
+    are librdkafka's properties, with ``__`` for dots.  How many batches there are is not known:
+    on a busy machine librdkafka sends in two what is flushed at once (see ``write_batch``).
     """
     if make:
         make_topic(bootstrap, topic, partitions, configs)
@@ -68,6 +70,15 @@ def fill(
     client.flush()
     assert not errors, errors[0]
     return topic
+
+
+def write_batch(
+    bootstrap: str, topic: str, values: Iterable[Any], codec: Codec = Codec.NONE
+) -> None:
+    """Exactly one batch with these values, to partition 0."""
+    with RawClient(int(bootstrap.rpartition(":")[2])) as client:
+        answer = client.produce(topic, batch_of(*map(_encoded, values), codec=codec))
+    assert answer.error_code == 0, answer
 
 
 def _encoded(value: Any) -> bytes | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from filling import write_batch
 from pipeline.logs import Log, as_columns, build, expected, random_log
 from pipeline.planted import Planted, damage, some, transactions
 
@@ -32,6 +33,7 @@ from tidelog.pipeline.schema import arrow_schema
 from tidelog.pipeline.where import Topics
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import TRANSACTIONAL
+from tidelog.wire.compression import Codec
 from tidelog.wire.messages.fetch import FetchResponse
 from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.schema import ZERO_UUID
@@ -377,13 +379,14 @@ def test_a_partition_that_is_not_there(cluster: Cluster, broker: LocalBroker, to
         offsets(options(broker), OffsetRange(topic, 4, 0, 5, topic_id), patience=0.1)
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
 def test_a_damaged_batch_is_named_or_skipped(
-    cluster: Cluster, broker: LocalBroker, topic: str, codec: str
+    cluster: Cluster, broker: LocalBroker, topic: str, codec: Codec
 ) -> None:
     topic_id = make(cluster, topic)
-    for base in range(0, 60, 10):  # each flush ends a batch
-        produce(broker, topic, [b"n%d" % (base + i) for i in range(10)], compression_type=codec)
+    for base in range(0, 60, 10):
+        values = [b"n%d" % (base + i) for i in range(10)]
+        write_batch(broker.bootstrap, topic, values, codec)
     damage(broker, topic, b"n20")
     damage(broker, topic, b"n50")
     part = OffsetRange(topic, 0, 5, 60, topic_id)
@@ -402,7 +405,7 @@ def test_a_damaged_header_costs_the_rest_and_says_so(
 ) -> None:
     topic_id = make(cluster, topic)
     for base in range(0, 30, 10):
-        produce(broker, topic, [b"n%d" % (base + i) for i in range(10)])
+        write_batch(broker.bootstrap, topic, [b"n%d" % (base + i) for i in range(10)])
     (path,) = next(iter(broker.data.rglob(f"{topic}-0"))).glob("*.log")
     data = path.read_bytes()
     second = 12 + int.from_bytes(data[8:12], "big")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cli import run
-from filling import fill, make_topic
+from filling import fill, make_topic, write_batch
 from pipeline.planted import Planted, damage, transactions
 from waiting import until
 
@@ -272,9 +272,8 @@ def test_a_damaged_batch_stops_a_query_or_is_left_out(
     read: Callable[..., Any], broker: LocalBroker, topic: str
 ) -> None:
     make_topic(broker.bootstrap, topic)
-    for first in (0, 10, 20):  # each call writes a batch of its own
-        values = [b"%08d" % i for i in range(first, first + 10)]
-        fill(broker.bootstrap, topic, values, make=False)
+    for first in (0, 10, 20):
+        write_batch(broker.bootstrap, topic, [b"%08d" % i for i in range(first, first + 10)])
     damage(broker, topic, b"00000015")
     with pytest.raises(Exception, match=f"{topic}-0: offsets 10 to 19") as error:
         read(topic).collect()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cli import run as run_command
-from filling import fill, make_topic
+from filling import fill, make_topic, write_batch
 from pipeline.lake.conftest import plain
 from pipeline.planted import Planted, damage, transactions
 
@@ -33,9 +33,8 @@ def test_a_damaged_batch(
     broker: LocalBroker, topic: str, loads: Loads, lake: Path, by: str | None
 ) -> None:
     make_topic(broker.bootstrap, topic)
-    for first in range(100, 150, 10):  # each call writes a batch of its own
-        values = [{"n": i} for i in range(first, first + 10)]
-        fill(broker.bootstrap, topic, values, make=False)
+    for first in range(100, 150, 10):
+        write_batch(broker.bootstrap, topic, [{"n": i} for i in range(first, first + 10)])
     damage(broker, topic, b"105")
     damage(broker, topic, b"130")
     options = {"value": "json", "by": by}
