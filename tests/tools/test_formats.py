@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,19 @@ def show(template: str, record: Record = RECORD, encoding: str = "utf-8", separa
 )
 def test_formats(template: str, expected: str) -> None:
     assert show(template).decode() == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{key:hex}", "how bytes are shown is --encoding: utf-8, raw, hex, base64"),
+        ("{offset:x8}", "{offset:x8}: behind the colon can be a width and where the text stands"),
+        ("{value:", "is not a template"),
+    ],
+)
+def test_what_is_no_template(template: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        show(template)
 
 
 def test_a_separator_may_look_like_a_template() -> None:

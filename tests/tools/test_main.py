@@ -61,6 +61,21 @@ def test_every_command_that_talks_to_a_broker_takes_b_and_the_environment(
     )
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ("topic list", "No such command 'topic'. Did you mean 'topics'?"),
+        ("Consume x", "No such command 'Consume'. Did you mean 'consume'?"),
+        ("topics lst", "No such command 'lst'. Did you mean 'list'?"),
+        ("groups xyz", "No such command 'xyz'. There are delete, describe, explain, list, reset."),
+    ],
+)
+def test_a_wrong_command_names_the_nearest(args: str, told: str) -> None:
+    result = run(*args.split())
+    assert (result.code, result.out) == (2, "")
+    assert result.err.splitlines()[-1] == f"Error: {told}"
+
+
 def test_a_bad_address_is_refused() -> None:
     result = run("topics", "list", "-b", "localhost:many")
     assert (result.code, result.err) == (

@@ -17,6 +17,7 @@ from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural
 from tidelog.tools.cluster_lock import locked
 from tidelog.tools.cluster_processes import BrokerProcess, Processes
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
 from tidelog.tools.output import note, show_json, show_table, size_text
@@ -33,7 +34,7 @@ data_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """A cluster on this machine: ZooKeeper and brokers, each a process of its own.
 

@@ -9,6 +9,7 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table
 from tidelog.tools.pairs import pairs
@@ -25,7 +26,7 @@ _group_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def configs() -> None:
     """Describe and alter settings of topics, brokers and groups."""
 

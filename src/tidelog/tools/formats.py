@@ -89,8 +89,11 @@ def _with_spec(getter: Formatter, name: str, spec: str) -> Formatter:
 
     try:
         format(0 if number else "", spec)
-    except ValueError as error:
-        raise ValueError(f"{{{name}:{spec}}}: {error}") from None
+    except ValueError:
+        more = "a width and where the text stands in it, as >20 or <8"
+        if name in ("key", "value", "headers"):
+            more += f"; how bytes are shown is --encoding: {', '.join(ENCODINGS)}"
+        raise ValueError(f"{{{name}:{spec}}}: behind the colon can be {more}") from None
     return write
 
 

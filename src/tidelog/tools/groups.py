@@ -15,6 +15,7 @@ import click
 from tidelog.client import groups as asking
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.groups_describe import describe, life, removed_offsets
 from tidelog.tools.groups_reset import reset
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
@@ -34,7 +35,7 @@ STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Recon
 TYPES = (asking.CLASSIC, asking.CONSUMER)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def groups() -> None:
     """List, describe, reset, delete and explain consumer groups."""
 

@@ -11,6 +11,7 @@ import click
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.log_check import check_path
 from tidelog.tools.log_dump import dump_file, known_files, text_of
 from tidelog.tools.log_segments import Report
@@ -22,7 +23,7 @@ _paths = click.argument(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def log() -> None:
     """Dump and check log files on disk (read only; a broker may run)."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tidelog import __version__
+from tidelog.tools.command_group import CommandGroup
 
 # name -> (module, what --help says); a module has a click command of the same name.
 COMMANDS = {
@@ -34,7 +35,7 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """Finds commands in :data:`COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -13,6 +13,7 @@ from tidelog.client.offsets import FORMS, Position
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError
 from tidelog.text import plural
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import (
     bootstrap_option,
     confirm,
@@ -24,7 +25,7 @@ from tidelog.tools.options import (
 from tidelog.tools.output import complain, show_json, show_table
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def records() -> None:
     """Delete records from the start of a log."""
 

@@ -17,6 +17,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.text import plural
+from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.in_sync import warn_of_few_replicas
@@ -27,7 +28,7 @@ from tidelog.tools.reassign import reassign
 from tidelog.tools.topics_describe import describe, factor
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topics() -> None:
     """List, create, describe, alter and delete topics."""
 
