@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +105,36 @@ def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
         assert after.replicas == tuple(wanted)
         assert set(after.isr) == set(wanted)
         assert after.leader in wanted or before.leader == NOBODY
+        assert (after.leader_epoch > before.leader_epoch) == (after.leader != before.leader)
         assert (after.adding, after.removing) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("isr", "done"),
+    [
+        ([1, 2], False),  # the new replica is not in sync
+        ([1, 3], False),  # the one that stays is not: the old one may have more than it
+        ([3, 2], True),
+        ([1, 2, 3], True),
+    ],
+)
+def test_a_move_ends_when_all_that_stay_are_in_sync(isr: list[int], done: bool) -> None:
+    moving = moves.begin_move(info(1, isr, (1, 2)), (3, 2))
+    assert (moving.adding, moving.removing) == ((3,), (1,))
+    assert moves.can_finish_move(replace(moving, isr=tuple(isr))) == done
+    shrinking = moves.begin_move(info(1, [1, 2]), (2, 3))
+    assert not moves.can_finish_move(shrinking), "3 stays and is not in sync"
+    assert not moves.can_finish_move(info(1, [1, 2, 3])), "nothing moves"
+
+
+def test_a_move_that_ends_elects_another_leader_in_a_new_epoch() -> None:
+    """What the old one writes after this must be refused."""
+    moving = replace(moves.begin_move(info(1, [1, 2], (1, 2)), (3, 2)), isr=(1, 2, 3))
+    after = moves.finish_move(moving, {1, 2, 3})
+    assert (after.leader, after.leader_epoch, after.replicas) == (3, 6, (3, 2))
+    assert moves.finish_move(moving, {1, 2}).leader == 2, "3 is dead"
+    stays = moves.finish_move(replace(moving, leader=2), {1, 2, 3})
+    assert (stays.leader, stays.leader_epoch) == (2, 5)
 
 
 @given(

@@ -139,6 +139,24 @@ def closed(log: Log) -> Log:
     return log
 
 
+def test_what_is_written_after_a_truncation_is_dirty(tmp_path: Path) -> None:
+    """A follower cuts its log back, below where it was cleaned, and copies another leader's."""
+    log = compacted(tmp_path)
+    for i in range(20):
+        append(log, encode_batch([(NOW, b"k%d" % i, b"old", ())]))
+    assert clean_log(closed(log), NOW) is not None
+    assert log.cleaned_offset == 20
+    log.truncate_to(10)
+    for i in range(10):
+        append(log, encode_batch([(NOW, b"same", b"%d" % i, ())]))
+    log.recovery_point = log.end_offset
+    closed(log)
+    assert clean_log(log, NOW) is not None, "there is nothing to clean"
+    assert [r.value for r in contents(log) if r.key == b"same"] == [b"9"]
+    log.truncate_to(log.end_offset)
+    assert log.cleaned_offset == 20, "nothing was cut"
+
+
 def test_records_without_a_key_go(tmp_path: Path) -> None:
     """The topic was not compacted when they were written."""
     log = compacted(tmp_path)

@@ -109,6 +109,18 @@ def test_damage_in_an_older_segment(whole: WholeLog, caplog: pytest.LogCaptureFi
         assert "removed, it follows the damage" in caplog.text
 
 
+def test_a_segment_that_reaches_into_the_next_one(
+    whole: WholeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An offset is looked up in the segment with the next lower base: what lies beyond that base
+    would never be found, so the log ends before it."""
+    *_, older, newest = whole.batches
+    last = whole.batches[older][-1]
+    whole.restore(**{newest: None, f"{last.last_offset:020d}.log": whole.files[newest]})
+    whole.check(whole.reopen(clean=False, recovery_point=0), last.base_offset)
+    assert f"offset {last.last_offset} lies beyond the segment" in caplog.text
+
+
 def test_flushed_segments_are_not_read_again(whole: WholeLog) -> None:
     """Below the recovery point nothing is checked at start, and reads say what is wrong."""
     first = next(iter(whole.batches))

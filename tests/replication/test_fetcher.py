@@ -16,7 +16,7 @@ from waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.replication import fetcher
 from tidelog.replication.fetcher import Fetchers, LeaderFetcher
 from tidelog.replication.throttle import Throttle
@@ -127,6 +127,105 @@ def test_another_leads_while_we_look_for_our_place(quick_path: Path, no_sync: No
         await fetching._round(fetching._ready())
         assert partition.leader_epoch == 1
         assert partition.log.end_offset == 2, "nothing was cut"
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_fails_its_crc_is_not_appended(quick_path: Path, no_sync: None) -> None:
+    """The network or the leader's disk has damaged it; the next fetch may bring it whole."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        whole = make_batch([b"1", b"2"])
+        sent = bytearray(whole)
+        sent[-1] ^= 1
+        answer_of = row(ErrorCode.NONE)
+        (data,) = answer_of.responses[0].partitions
+        data.high_watermark, data.records = 0, sent
+
+        async def answer(_request: Any) -> Any:
+            return answer_of
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        await fetching._round(fetching._ready())
+        assert partition.log.end_offset == 0
+        assert fetching._ready() == [], "it is tried again a little later"
+        world.clock.advance(1000)
+        data.records = bytearray(whole)
+        await fetching._round(fetching._ready())
+        assert partition.log.end_offset == 2
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("leaders_log", "then"),
+    [((0, 1), (0, 1)), ((0, 0), (0, 0)), ((5, 9), (5, 5)), ((1, 2), (0, 2))],
+    ids=["longer", "of an empty log", "too old", "as long"],
+)
+def test_a_follower_whose_end_is_not_in_the_leaders_log(
+    quick_path: Path, no_sync: None, leaders_log: tuple[int, int], then: tuple[int, int]
+) -> None:
+    """It is cut back to the leader's end, or begins again where the leader's log begins."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+        for value in (b"1", b"2"):
+            batch = bytearray(make_batch([value]))
+            partition.log.append(batch, read_header(memoryview(batch)), 0, 0)
+
+        async def answer(request: Any) -> Any:
+            if isinstance(request, FetchRequest):
+                return row(ErrorCode.OFFSET_OUT_OF_RANGE)
+            asked = request.topics[0].partitions[0].timestamp
+            offset = leaders_log[0] if asked == -2 else leaders_log[1]
+            part = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=offset)
+            topic = ListOffsetsTopicResponse(name="t", partitions=[part])
+            return ListOffsetsResponse(topics=[topic])
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        await fetching._round(fetching._ready())
+        assert (partition.log.log_start_offset, partition.log.end_offset) == then
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_a_leader_does_not_count_what_a_longer_follower_has(
+    quick_path: Path, no_sync: None
+) -> None:
+    """It is another leader's, and not what is written there next."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        leader = world.replicas[1].partition
+        assert leader is not None
+
+        def write() -> None:
+            batch = memoryview(bytearray(make_batch([b"x"])))
+            leader.append(batch, 9, world.clock.now_ms())
+
+        write()
+        with pytest.raises(ApiError) as refused:
+            leader.follower_fetched(2, 5, world.clock.now_ms())
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        write()
+        leader.follower_fetched(3, 2, world.clock.now_ms())
+        assert leader.high_watermark == 0
+        leader.follower_fetched(2, 1, world.clock.now_ms())
+        assert leader.high_watermark == 1
         world.close()
 
     asyncio.run(run())

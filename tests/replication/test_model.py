@@ -132,8 +132,7 @@ class World:
                 if parts is not None:
                     follower.cut_diverged(*parts)
                     return
-                if offset <= leader.log.end_offset:
-                    leader.follower_fetched(broker, offset, self.clock.now_ms())
+                leader.follower_fetched(broker, offset, self.clock.now_ms())
                 found = leader.read_as_follower(
                     offset, self.random.choice((1, 200, 10_000)), at_least_one=True
                 )

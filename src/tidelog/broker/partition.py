@@ -166,6 +166,10 @@ class Partition:
         state = self.in_sync_state
         if not self.leads or state is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if offset > self.log.end_offset:
+            # What it has beyond our end is another leader's: it will be cut back.  Counted, it
+            # would be taken to have what we write next.
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         awaited = follower in state.awaited
         if not state.fetched(follower, offset, self.log.end_offset, now_ms, broker_epoch):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

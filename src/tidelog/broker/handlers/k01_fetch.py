@@ -205,11 +205,10 @@ class _Fetch(Pending):
             records = None
             if self._follower is not None:
                 self._ends[i] = log.end_offset
-                if offset <= log.end_offset:
-                    now_ms = self._broker.clock.now_ms()
-                    partition.follower_fetched(
-                        self._follower, offset, now_ms, log_start, self._head.replica_epoch
-                    )
+                now_ms = self._broker.clock.now_ms()
+                partition.follower_fetched(
+                    self._follower, offset, now_ms, log_start, self._head.replica_epoch
+                )
             if self._follower is not None and self._must_wait(partition):
                 pass  # an empty answer: the next fetch may have more
             elif left > 0 or self._bytes == 0:
