@@ -63,7 +63,10 @@ class RawClient:
     def _read(self, size):
         data = bytearray()
         while len(data) < size:
-            piece = self.sock.recv(size - len(data))
+            try:
+                piece = self.sock.recv(size - len(data))
+            except TimeoutError:
+                raise TimeoutError(f"no answer in {self.sock.gettimeout()} s") from None
             if not piece:
                 raise ConnectionError("the broker hung up")
             data += piece
@@ -81,10 +84,13 @@ class RawClient:
 
     def hung_up(self):
         """Did the broker close the connection (and say nothing more)?"""
+        self.sock.settimeout(20)
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:
             return True
+        except TimeoutError:
+            return False
 
     # -- the usual requests -----------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Fetch: limits, waiting, sessions, ids."""
 
-import os
-import signal
+import asyncio
+import select
 import socket
 import struct
 import time
@@ -9,12 +9,14 @@ import time
 import pytest
 from faults.measure import descriptors
 from raw_client import RawClient, batch_of, values_of
-from waiting import until
+from waiting import comes_true, until
 
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers import k01_fetch
 from tidelog.errors import ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
-from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
 from tidelog.wire.messages.metadata import MetadataRequest
 
@@ -110,9 +112,22 @@ def test_min_bytes_waits_for_more_and_the_clock_ends_it(broker, client, topic):
         assert part.records == b""
 
 
-def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
-    from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+def test_no_more_is_waited_for_than_the_answer_may_hold(broker, client, topic):
+    fill(client, topic, 3, size=1000)
+    with RawClient(broker.port, timeout=20) as reader:
+        (part,) = reader.fetch(
+            (topic, 0, 0), max_wait_ms=3_600_000, min_bytes=1_000_000, max_bytes=2000
+        )
+        assert len(part.records) == 2000
+    limited = {"fetch.max.bytes": 2000}  # of the broker, whatever the client asks for
+    with LocalBroker(limited) as strict, RawClient(strict.port, timeout=20) as reader:
+        reader.create_topic("t")
+        fill(reader, "t", 3, size=1000)
+        (part,) = reader.fetch(("t", 0, 0), max_wait_ms=3_600_000, min_bytes=1_000_000)
+        assert len(part.records) == 2000
 
+
+def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
     with RawClient(broker.port) as reader:
         reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000)
@@ -122,23 +137,29 @@ def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
     assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_topic_that_is_made_anew_at_once_wakes_its_readers(broker, client, topic):
-    """Deleted and created in one turn of the loop: the reader never sees it missing."""
-    with RawClient(broker.port) as waiting, RawClient(broker.port) as other:
-        waiting.send(waiting.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
-        client.create_topic(f"{topic}-2")  # by now the fetch is parked
-        os.kill(broker.pid, signal.SIGSTOP)
-        doomed = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=1000)
-        client.send(doomed, 6)
-        made = CreatableTopic(
-            name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
-        )
-        other.send(CreateTopicsRequest(topics=[made]), 7)
-        os.kill(broker.pid, signal.SIGCONT)
-        client.read_frame()
-        other.read_frame()
-        _, answer = waiting.receive(FetchResponse, 12)
-        assert answer.responses[0].partitions[0].records in (None, b"")
+def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypatch):
+    """The reader is woken when both have happened, and never sees the topic missing."""
+    woken = []
+    wake = k01_fetch._Fetch._wake
+    monkeypatch.setattr(k01_fetch._Fetch, "_wake", lambda fetch: woken.append(fetch))
+
+    async def scenario():
+        settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+        async with Broker(settings) as broker:
+            await broker.controller.create_topic(NewTopic("t"))
+            partition = broker.replicas.partitions["t", 0]
+            with RawClient(broker.port) as reader:
+                reader.send(reader.fetch_request(("t", 0, 0), max_wait_ms=3_600_000), 12)
+                await comes_true(lambda: partition._waiting, "the fetch to be parked")
+                await broker.controller.delete_topic("t")
+                await broker.controller.create_topic(NewTopic("t"))
+                wake(woken[0])
+                readable = lambda: select.select([reader.sock], [], [], 0)[0]  # noqa: E731
+                await comes_true(readable, "the reader to be answered", 20)
+                _, answer = reader.receive(FetchResponse, 12)
+                assert answer.responses[0].partitions[0].records in (None, b"")
+
+    asyncio.run(scenario())
 
 
 def test_a_reader_that_vanishes_with_a_request_behind_its_fetch(broker, client, topic):

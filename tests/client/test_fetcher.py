@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from waiting import until
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, TopicPartition
@@ -37,10 +38,14 @@ def produce(broker: LocalBroker, row: TopicPartition, values: list[bytes], **set
 
 
 def poll_until(fetcher: Fetcher, count: int) -> list[Fetched]:
-    """Poll until so many parts came (the test's own time limit ends a vain wait)."""
+    """Poll until so many parts came."""
     found: list[Fetched] = []
-    while len(found) < count:
-        found += fetcher.poll(1.0)
+
+    def enough() -> bool:
+        found.extend(fetcher.poll(1.0))
+        return len(found) >= count
+
+    until(enough, f"{count} answers with something to tell", 30)
     return found
 
 
