@@ -32,6 +32,11 @@ ALSO_RUN = (
     "reassign-partitions and leader-election.",
     "Kafka's dump-log, 4.1 and 4.3, on our directories, with all its checks: after rolls, "
     "retention, restarts, clean stops and kill -9.",
+    "Kafka Streams 4.3, at least once, two instances with state stores, changelog and repartition "
+    "topics: killed with -9 in turn and together, restored from their own state and from the "
+    "changelogs; no record is lost. The application reset tool.",
+    "Kafka Connect 4.3 in distributed mode, two workers with a file source and a file sink: "
+    "killed with -9 in turn and together; no line is lost.",
     "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
     "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
     "goes on appending. Of transactions that it wrote (committed, aborted, still open), "
