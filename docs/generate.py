@@ -37,6 +37,9 @@ ALSO_RUN = (
     "changelogs; no record is lost. The application reset tool.",
     "Kafka Connect 4.3 in distributed mode, two workers with a file source and a file sink: "
     "killed with -9 in turn and together; no line is lost.",
+    "MirrorMaker 2 of Kafka 4.3 between tidelog and Kafka (3.9 and 4.3), both ways at once: the "
+    "same records offset by offset, topic settings as they change, new partitions, the offsets of "
+    "groups; killed with -9, it loses nothing.",
     "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
     "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
     "goes on appending. Of transactions that it wrote (committed, aborted, still open), "

@@ -1,4 +1,4 @@
-"""Apache Kafka 3.9, the last with ZooKeeper, its ZooKeeper, and Kafka 4.1, which needs none.
+"""Apache Kafka 3.9, the last with ZooKeeper, its ZooKeeper, and Kafka 4, which needs none.
 
 Each is a process on 127.0.0.1; ``any_kafka("4.1", folder)`` gives one of them, running.
 """
@@ -167,13 +167,12 @@ class Kafka39(_Server):
         return self
 
 
-class Kafka41(Kafka39):
+class Kafka4(Kafka39):
     """One node that is broker and controller."""
 
-    version = "4.1"
-
-    def __init__(self, folder: Path, data: Path) -> None:
+    def __init__(self, folder: Path, data: Path, version: str) -> None:
         _Server.__init__(self, folder)
+        self.version = version
         self._data = data
         controller = free_port()
         self._properties = {
@@ -198,10 +197,10 @@ VERSIONS = ("3.9", "4.1")
 
 @contextlib.contextmanager
 def any_kafka(version: str, folder: Path) -> Iterator[Kafka39]:
-    """A Kafka of one of ``VERSIONS``, with all that it needs."""
+    """A Kafka of one of ``VERSIONS``, or the newest (4.3), with all that it needs."""
     with contextlib.ExitStack() as stack:
-        if version == "4.1":
-            yield stack.enter_context(Kafka41(folder / "kafka", folder / "data"))
+        if version != "3.9":
+            yield stack.enter_context(Kafka4(folder / "kafka", folder / "data", version))
             return
         keeper = stack.enter_context(ZooKeeper(folder / "zookeeper"))
         yield stack.enter_context(Kafka39(folder / "kafka", folder / "data", keeper))
