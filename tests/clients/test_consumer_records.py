@@ -6,7 +6,7 @@ import re
 import pytest
 from broker.test_consumer_groups import Client
 from clients.building import heavy
-from clients.java import WITH_TOOLS, dump_log
+from clients.java import NEWEST, WITH_TOOLS, dump_log
 
 from tidelog.testing import LocalBroker
 
@@ -50,3 +50,5 @@ def test_kafka_reads_our_records(tmp_path, libraries):
         current = last[8, name]
         assert (current["memberEpoch"], current["state"]) == (2, 0)
         assert current["assignedPartitions"][0]["partitions"] == partitions
+        if libraries == NEWEST:  # KIP-1251
+            assert current["assignedPartitions"][0]["assignmentEpochs"] == [2, 2]

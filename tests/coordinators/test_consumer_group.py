@@ -4,7 +4,10 @@ import pytest
 from coordinators.consumer_support import Consumer, Owner, settle, slots
 
 from tidelog.coordinators.consumer_members import MemberState
-from tidelog.coordinators.records import decode_record
+from tidelog.coordinators.records import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    decode_record,
+)
 from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 
@@ -144,16 +147,65 @@ def test_a_full_group(owner):
 
 def test_commits_need_the_epoch_of_the_member(owner):
     group = owner.group
-    assert group.may_commit("", None, -1) == ErrorCode.NONE  # nobody is in it
+    places = [("clicks", 0)]
+    assert group.may_commit("", None, -1, places) == ErrorCode.NONE  # nobody is in it
     (a,) = consumers(owner, "a")
-    assert group.may_commit("a", None, a.epoch) == ErrorCode.NONE
-    assert group.may_commit("a", None, a.epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert group.may_commit("b", None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.may_commit("", None, -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
+    assert group.may_commit("a", None, a.epoch - 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+    assert group.may_commit("a", None, a.epoch + 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+    assert group.may_commit("b", None, 1, places) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.may_commit("", None, -1, places) == ErrorCode.UNKNOWN_MEMBER_ID
     assert group.may_fetch(None, -1) == ErrorCode.NONE
     assert group.may_fetch("a", a.epoch) == ErrorCode.NONE
     assert group.may_fetch("a", a.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert group.may_fetch("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_commits_in_an_epoch_that_is_over(owner):
+    """KIP-1251: what a member has kept it may commit before it has heard of the new epoch."""
+    (a,) = consumers(owner, "a")
+    b = Consumer(owner, "b", "clicks")
+    b.beat()
+    kept = a.beat().assignment
+    given = ALL - kept
+
+    def may_commit(member_id, epoch, which):
+        places = [("clicks", index) for _, index in which]
+        return owner.group.may_commit(member_id, None, epoch, places)
+
+    assert may_commit("a", 1, ALL) == ErrorCode.NONE  # it has not given up anything yet
+    assert a.beat().epoch == 2
+    b.beat()
+    for _ in range(2):
+        stale = ErrorCode.STALE_MEMBER_EPOCH
+        assert may_commit("a", 1, kept) == ErrorCode.NONE  # the answer was lost
+        assert may_commit("a", 1, []) == ErrorCode.NONE
+        assert may_commit("a", 1, given) == stale  # this is b's by now
+        assert may_commit("a", 1, ALL) == stale
+        assert may_commit("a", 0, kept) == stale
+        assert may_commit("a", 3, kept) == stale
+        assert may_commit("b", 2, given) == ErrorCode.NONE
+        assert may_commit("b", 1, given) == stale  # it has them since epoch 2
+        owner.restarted()
+
+
+def test_records_of_older_brokers_have_no_epochs_of_partitions(owner):
+    (a,) = consumers(owner, "a")
+    b = Consumer(owner, "b", "clicks")
+    settle(owner, a, b)
+    owner.log = [_without_epochs(record) for record in owner.log]
+    owner.restarted()
+    places = [("clicks", index) for _, index in a.owned]
+    assert owner.group.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
+    assert owner.group.may_commit("a", None, a.epoch - 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _without_epochs(encoded):
+    record = decode_record(*encoded)
+    if isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue):
+        for row in record.value.assigned_partitions:
+            row.assignment_epochs = None
+    return record.encode()
 
 
 # -- leaving, dying, being slow ----------------------------------------------------
@@ -359,7 +411,7 @@ def test_the_next_coordinator_goes_on_where_this_one_stopped(owner):
     a.beat()
     before = owner.group
     members = {
-        m: (x.epoch, x.state, x.assigned, x.revoking, x.rack_id, x.assignor)
+        m: (x.epoch, x.state, x.assigned, x.revoking, x.assigned_at, x.rack_id, x.assignor)
         for m, x in before.members.items()
     }
     epochs, targets = (before.epoch, before.target_epoch), dict(before.targets)
@@ -367,7 +419,7 @@ def test_the_next_coordinator_goes_on_where_this_one_stopped(owner):
     assert (group.epoch, group.target_epoch) == epochs
     assert group.targets == targets
     assert members == {
-        m: (x.epoch, x.state, x.assigned, x.revoking, x.rack_id, x.assignor)
+        m: (x.epoch, x.state, x.assigned, x.revoking, x.assigned_at, x.rack_id, x.assignor)
         for m, x in group.members.items()
     }
     assert group.state is State.RECONCILING

@@ -142,9 +142,19 @@ class ConsumerGroup(ClassicMembers):
         return ErrorCode.NONE
 
     def may_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, *, knows_epochs: bool = True
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        places: Iterable[tuple[str, int]],
+        *,
+        knows_epochs: bool = True,
     ) -> ErrorCode:
-        """May this member commit offsets now?  An old OffsetCommit knows no epochs."""
+        """May this member commit offsets of these partitions?  An old OffsetCommit knows no epochs.
+
+        Also in an older epoch, if it has had all of them since then: it has not yet heard of
+        the newer one, and nobody else can have read them meanwhile (KIP-1251).
+        """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE  # somebody who assigns partitions by hand
         try:
@@ -154,9 +164,18 @@ class ConsumerGroup(ClassicMembers):
         if not member.classic and not knows_epochs:
             return ErrorCode.UNSUPPORTED_VERSION
         code = _compare_epochs(member, epoch)
+        if epoch < member.epoch and self._has_had(member, epoch, places):
+            code = ErrorCode.NONE
         if member.classic and not code:
             self._touch(member)
         return code
+
+    def _has_had(
+        self, member: ConsumerMember, epoch: int, places: Iterable[tuple[str, int]]
+    ) -> bool:
+        topics = self._metadata().topics
+        slots = [(topics[name].topic_id, index) for name, index in places if name in topics]
+        return all(member.assigned_at.get(slot, epoch + 1) <= epoch for slot in slots)
 
     def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """May this member read the committed offsets?"""
@@ -369,6 +388,7 @@ class ConsumerGroup(ClassicMembers):
         self._insert(member)
         taken = self.owners.keys()
         member.assigned = frozenset(slot for slot in member.assigned if slot not in taken)
+        member.assigned_at = dict.fromkeys(member.assigned, member.epoch)
         self.owners.update(dict.fromkeys(member.assigned, member.member_id))
         self.targets[member.member_id] = member.assigned
         self._touch(member)

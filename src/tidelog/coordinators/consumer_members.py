@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidelog.coordinators.assignors import NO_SLOTS, Slot, Slots
 from tidelog.coordinators.members import Protocols
-from tidelog.coordinators.records import TopicPartitions
+from tidelog.coordinators.records import AssignedPartitions, TopicPartitions
 from tidelog.errors import ErrorCode
 
 LEFT, LEFT_FOR_A_WHILE = -1, -2  # epochs that mean: I go; I am static, and come back
@@ -107,6 +107,7 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Slots = NO_SLOTS
     revoking: Slots = NO_SLOTS
+    assigned_at: dict[Slot, int] = field(default_factory=dict)  # the epoch that gave it a partition
     deadline: int = field(default=0)  # when it is taken for dead
     act_by: int | None = None  # when it must have given up, or joined again, or synced
 
@@ -162,5 +163,5 @@ def by_topic(slots: Iterable[Slot]) -> list[TopicPartitions]:
     return [TopicPartitions(topic_id=topic, partitions=rows) for topic, rows in found.items()]
 
 
-def slots_of(rows: Iterable[TopicPartitions]) -> Slots:
+def slots_of(rows: Iterable[TopicPartitions | AssignedPartitions]) -> Slots:
     return frozenset((row.topic_id, index) for row in rows for index in row.partitions)

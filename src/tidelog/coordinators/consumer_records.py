@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tidelog.coordinators.assignors import Slots
 from tidelog.coordinators.consumer_members import (
     Classic,
     ConsumerMember,
@@ -18,6 +19,7 @@ from tidelog.coordinators.consumer_members import (
     slots_of,
 )
 from tidelog.coordinators.records import (
+    AssignedPartitions,
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -120,12 +122,23 @@ def _record(group: ConsumerState, kind: Kind, name: str) -> CoordinatorRecord:
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=member.state,
-            assigned_partitions=by_topic(member.assigned),
-            partitions_pending_revocation=by_topic(member.revoking),
+            assigned_partitions=_with_epochs(member, member.assigned),
+            partitions_pending_revocation=_with_epochs(member, member.revoking),
         )
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=name), current
     )
+
+
+def _with_epochs(member: ConsumerMember, slots: Slots) -> list[AssignedPartitions]:
+    return [
+        AssignedPartitions(
+            topic_id=row.topic_id,
+            partitions=row.partitions,
+            assignment_epochs=[member.assigned_at[row.topic_id, i] for i in row.partitions],
+        )
+        for row in by_topic(slots)
+    ]
 
 
 def _regex_record(group: ConsumerState, pattern: str) -> CoordinatorRecord:
@@ -203,6 +216,12 @@ def _replay_current(
     member.state = MemberState(value.state) if known else MemberState.UNRELEASED
     member.assigned = slots_of(value.assigned_partitions)
     member.revoking = slots_of(value.partitions_pending_revocation)
+    member.assigned_at = {}
+    for row in (*value.assigned_partitions, *value.partitions_pending_revocation):
+        # A record without them is of an older broker: its commits must have the member's epoch.
+        epochs = row.assignment_epochs or [max(member.epoch, 0)] * len(row.partitions)
+        for index, epoch in zip(row.partitions, epochs, strict=False):
+            member.assigned_at[row.topic_id, index] = epoch
 
 
 def _replay_member(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) -> None:

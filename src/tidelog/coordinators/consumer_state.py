@@ -99,6 +99,7 @@ class ConsumerState:
             previous_epoch=0,
             state=MemberState.STABLE,
             revoking=NO_SLOTS,
+            assigned_at=dict.fromkeys(old.assigned, 0),
             act_by=None,
         )
         self._set_current(old, Current(old.epoch, old.state, NO_SLOTS))
@@ -281,6 +282,9 @@ class ConsumerState:
         self.owners.update(dict.fromkeys(new.assigned | new.revoking, member.member_id))
         if new.epoch != member.epoch:
             member.previous_epoch = member.epoch
+        before = member.assigned_at
+        held = new.assigned | new.revoking
+        member.assigned_at = {slot: before.get(slot, new.epoch) for slot in held}
         member.epoch, member.state, member.assigned, member.revoking = new
         self._dirty.add((Kind.CURRENT, member.member_id))
 

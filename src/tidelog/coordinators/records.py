@@ -132,12 +132,19 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, key=8, versions=(0, 0)):
     member_id: String
 
 
+class AssignedPartitions(Struct):
+    topic_id: Uuid
+    partitions: list[Int32]
+    # Of each partition, since Kafka 4.3 (KIP-1251); older ones skip it.
+    assignment_epochs: list[Int32] | None = field(default=None, tag=0)
+
+
 class ConsumerGroupCurrentMemberAssignmentValue(Message, key=8, versions=(0, 0), flexible=0):
     member_epoch: Int32
     previous_member_epoch: Int32
     state: Int8
-    assigned_partitions: list[TopicPartitions]
-    partitions_pending_revocation: list[TopicPartitions]
+    assigned_partitions: list[AssignedPartitions]
+    partitions_pending_revocation: list[AssignedPartitions]
 
 
 class ConsumerGroupRegularExpressionKey(Message, key=16, versions=(0, 0)):

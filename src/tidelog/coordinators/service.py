@@ -7,7 +7,7 @@ now (not the coordinator, still loading, no such id); everything else is in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -218,7 +218,7 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         version: int,
-        rows: Iterable[CommitRow],
+        rows: Sequence[CommitRow],
         retention_ms: int,
         reply: Callable[[Codes], None],
         outsider: str = "",
@@ -228,7 +228,8 @@ class GroupCoordinator:
         ``outsider`` is who asks, if it is no member.
         """
         shard = self.shard(group_id)
-        code = shard.may_commit(group_id, member_id, instance_id, generation, version)
+        places = (row[:2] for row in rows)
+        code = shard.may_commit(group_id, member_id, instance_id, generation, version, places)
         if code:
             reply({(row[0], row[1]): code for row in rows})
             return

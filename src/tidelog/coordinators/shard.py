@@ -204,8 +204,9 @@ class GroupShard:
         instance_id: str | None,
         generation: int,
         version: int,
+        places: Iterable[tuple[str, int]] = (),
     ) -> ErrorCode:
-        """May this member commit, with this version of OffsetCommit?
+        """May this member commit offsets of these, with this version of OffsetCommit?
 
         A group that is not there is made by the first commit.
         """
@@ -216,7 +217,9 @@ class GroupShard:
                 return ErrorCode.NONE
             return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
-            code = group.may_commit(member_id, instance_id, generation, knows_epochs=knows_epochs)
+            code = group.may_commit(
+                member_id, instance_id, generation, places, knows_epochs=knows_epochs
+            )
         else:
             code = group.may_commit(member_id, instance_id, generation)
         self._after(group)
