@@ -1,6 +1,7 @@
 """Start, stop, kill, start again."""
 
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -36,6 +37,23 @@ def test_a_clean_stop_does_not_wait_for_open_connections(data, number):
         assert not (data / ".kafka_cleanshutdown").exists()
         with RawClient(broker.port) as client:
             assert client.read_values("t") == [b"kept"]
+
+
+def test_a_stop_says_what_is_not_on_disk(data):
+    with LocalBroker(data=data) as broker:
+        with RawClient(broker.port) as client:
+            client.create_topic("t", partitions=2)
+            for index in range(2):
+                client.produce("t", batch_of(b"kept"), partition=index)
+        shutil.rmtree(data / "t-0")
+        assert broker.stop() == 1
+        assert "stopped, but not everything is on disk" in broker.log
+        assert f"{data / 't-0'}: No such file or directory;" in broker.log
+        assert not (data / ".kafka_cleanshutdown").exists()
+        broker.start()
+        with RawClient(broker.port) as client:
+            assert client.read_values("t", partition=1) == [b"kept"]
+        assert broker.stop() == 0
 
 
 def test_a_second_broker_on_the_same_data_is_refused_with_the_owners_pid(data):

@@ -13,6 +13,7 @@ from log_support import NOW, append, contents, log_config, make_batch
 
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, SettingError
+from tidelog.log.log import Log
 from tidelog.log.manager import DirectoryInUse, LogManager, Opened, WrongCluster
 
 MARK = ".kafka_cleanshutdown"
@@ -206,6 +207,68 @@ def test_a_stop_on_a_failing_disk_is_not_clean(
     assert "at stop" in caplog.text
 
 
+def test_a_stop_flushes_only_what_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand logs most are idle: they must not cost ten thousand flushes."""
+    flushed: list[str] = []
+    real = Log.flush
+
+    def flush(log: Log) -> None:
+        flushed.append(os.path.basename(log.directory))
+        real(log)
+
+    monkeypatch.setattr(Log, "flush", flush)
+
+    def stop(manager: LogManager) -> list[str]:
+        flushed.clear()
+        assert manager.close() == {}
+        assert (tmp_path / MARK).exists()
+        return sorted(flushed)
+
+    manager, _ = start(tmp_path)
+    for i in range(4):
+        make(manager, partition=i, records=0)
+    make(manager, "written")
+    make(manager, "also")
+    manager.logs["also", 0].flush()  # but its snapshot and the end of its index are missing
+    assert stop(manager) == ["also-0", "written-0"]
+    for path in tmp_path.glob("t-*"):
+        assert (path / f"{0:020d}.index").exists(), "Kafka expects it"
+    manager, _ = start(tmp_path)
+    assert stop(manager) == []
+    manager, _ = start(tmp_path)
+    append(manager.logs["t", 0], make_batch([b"first"]))
+    manager.logs["written", 0].truncate_to(2)
+    assert stop(manager) == ["t-0", "written-0"]
+    manager, _ = start(tmp_path)
+    manager.logs["also", 0].begin_epoch(7)
+    assert stop(manager) == ["also-0"]
+    manager, _ = start(tmp_path)
+    assert stop(manager) == []
+    manager, _ = start(tmp_path)
+    assert values(manager) == [b"first"]
+    assert values(manager, "written") == [b"0", b"1"]
+    assert manager.logs["also", 0].epochs.latest == 7
+    manager.release()
+
+
+def test_a_stop_that_takes_long_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    manager, _ = start(tmp_path)
+    for i in range(5):
+        make(manager, partition=i)
+    real = Log.close
+
+    def close(log: Log) -> None:
+        manager.clock.advance(1000)  # type: ignore[attr-defined]
+        real(log)
+
+    monkeypatch.setattr(Log, "close", close)
+    manager.close()
+    assert "of 5 logs are on disk" in caplog.text
+
+
 def test_only_the_directory_that_failed_is_dirty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +278,7 @@ def test_only_the_directory_that_failed_is_dirty(
     monkeypatch.setattr(
         manager.logs["t", 0], "close", lambda: (_ for _ in ()).throw(OSError(5, "x"))
     )
-    manager.close()
+    assert [str(error) for error in manager.close().values()] == ["[Errno 5] x"]
     marks = [(tmp_path / name / MARK).exists() for name in ("a", "b")]
     assert sorted(marks) == [False, True]
 

@@ -112,6 +112,7 @@ class Broker:
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
         self._started = False
+        self.unflushed: dict[str, OSError] = {}  # after a stop: what is not on disk, and why
 
     # -- start and stop ---------------------------------------------------------
 
@@ -332,7 +333,7 @@ class Broker:
             await asyncio.wait(self._tasks, timeout=0.5)
         self.server.close()
         self.groups.close()
-        self.replicas.close()
+        self.unflushed = self.replicas.close()
         await self.keeper.close()
         self._stopped.set()
 

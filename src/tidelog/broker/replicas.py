@@ -445,8 +445,8 @@ class Replicas:
             if place in self.storage_failing:
                 self._troubles.works(place, directory)
 
-    def close(self) -> None:
-        """Stop upkeep and close the logs cleanly."""
+    def close(self) -> dict[str, OSError]:
+        """Stop upkeep and close the logs cleanly; returns what is not on disk, and why."""
         for timer in self._flushes.values():
             if timer:
                 timer.cancel()
@@ -455,7 +455,7 @@ class Replicas:
             partition.log.end_flush(flush, future.exception())
         self._syncing.clear()
         self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
-        self.manager.close()
+        return self.manager.close()
 
 
 def _nobody(partition: Partition, isr: tuple[int, ...]) -> None:

@@ -65,7 +65,7 @@ class _Index:
 
     def release(self) -> None:
         """Let go of the entries of a closed segment; the next use maps the file."""
-        if not isinstance(self._data, bytearray) or self._written == len(self._data):
+        if self.written:
             self._data = None
 
     def reset(self) -> None:
@@ -99,10 +99,15 @@ class _Index:
                 high = middle
         return low - 1
 
+    @property
+    def written(self) -> bool:
+        """Does the file have all entries?"""
+        return not isinstance(self._data, bytearray) or self._written == len(self._data)
+
     def flush(self) -> None:
         """Write what the file lacks.  On an error nothing changes: it is tried again."""
         data = self._data
-        if not isinstance(data, bytearray) or self._written == len(data):
+        if not isinstance(data, bytearray) or self.written:
             return
         rewrite = self._written < 0
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if rewrite else 0)

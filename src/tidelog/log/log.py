@@ -14,6 +14,7 @@ that is replaced, never changed: a reader that holds one reads on, whatever happ
 from __future__ import annotations
 
 import logging
+import os
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ class Log:
         self.cleaned_offset: int | None = None  # compaction has been through up to here
         self.uncleanable = ""  # why compaction cannot work on this log
         self.swapping: int | None = None  # see cleaner_swap.py
-        self.truncations = 0
+        self.truncations = self._flushed_truncations = 0
         self.first_unflushed_ms: int | None = None
         self.flush_wanted = False
         self.flush_failed = False  # since the last one that went well
@@ -296,6 +297,7 @@ class Log:
         if flush.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
             self.flush_failed = False
+            self._flushed_truncations = flush.truncations
 
     def cancel_flush(self, flush: Flush) -> None:
         """It was not carried out: the next one has it all."""
@@ -570,6 +572,8 @@ class Log:
 
     def close(self) -> None:
         """Flush everything and leave a snapshot, so that the next start needs no scan."""
+        if self._nothing_to_close():
+            return
         self.active.time_index.add(*self.active.max_timestamp)
         self.flush()
         for path in self.active.index_paths:
@@ -579,6 +583,20 @@ class Log:
         for offset in snapshot_offsets(self.directory):
             if offset not in keep:
                 remove(snapshot_path(self.directory, offset))
+
+    def _nothing_to_close(self) -> bool:
+        """Is all of it on disk as a clean stop leaves it?  Of ten thousand logs most are idle."""
+        if self.end_offset == 0 and not self.truncations:
+            self.active.flush_indexes()  # Kafka expects the files
+            return True  # what was never written cannot be lost: a start makes it again
+        unsynced = self._unsynced_names or self._unsynced_epochs or self._unsaved_epochs
+        return (
+            self.recovery_point == self.end_offset
+            and self.truncations == self._flushed_truncations
+            and not (unsynced or self.flush_wanted or self.flush_failed)
+            and self.active.indexes_written
+            and os.path.exists(snapshot_path(self.directory, self.end_offset))
+        )
 
     def check_invariants(self) -> None:
         """For tests: every promise of the module's docstring."""

@@ -19,6 +19,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,9 +36,11 @@ from tidelog.wire.uuids import parse_uuid, uuid_text
 
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _STRAY = "-stray"
-_CLEAN = ".kafka_cleanshutdown"
+CLEAN_MARK = ".kafka_cleanshutdown"
 _META = "meta.properties"
 _TOPIC_ID = "partition.metadata"
+_FLUSHES_AT_ONCE = 16
+_PROGRESS_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -301,28 +304,47 @@ class LogManager:
                 if name == checkpoints.RECOVERY_POINT:
                     self._checkpointed[directory] = set(offsets)
 
-    def close(self, broker_epoch: int = -1) -> None:
-        """Flush everything and mark the directories clean, as far as the disk allows."""
-        dirty: set[str] = set()
-        for existing in self.logs.values():
-            try:
-                existing.close()
-            except OSError as error:
-                log.error("%s: not flushed at stop: %s", existing.directory, error)
-                dirty.add(os.path.dirname(existing.directory))
+    def close(self, broker_epoch: int = -1) -> dict[str, OSError]:
+        """Flush everything and mark the directories clean, as far as the disk allows.
+
+        Returns what is not on disk, and why.
+        """
+        failed = self._close_logs()
+        dirty = {os.path.dirname(path) for path in failed}
         try:
             self.write_checkpoints()
         except OSError as error:
             log.error("checkpoints not written at stop: %s", error)
+            failed.update(dict.fromkeys(self.directories, error))
             dirty.update(self.directories)
         mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         for directory in self.directories:
             if directory not in dirty:
                 try:
-                    write_atomically(os.path.join(directory, _CLEAN), mark)
+                    write_atomically(os.path.join(directory, CLEAN_MARK), mark)
                 except OSError as error:
                     log.error("%s: not marked clean at stop: %s", directory, error)
+                    failed[directory] = error
         self.release()
+        return failed
+
+    def _close_logs(self) -> dict[str, OSError]:
+        """A flush waits for the disk, and the disk likes to have many at once."""
+        failed: dict[str, OSError] = {}
+        said = self.clock.monotonic()
+        with ThreadPoolExecutor(_FLUSHES_AT_ONCE, thread_name_prefix="tidelog-close") as threads:
+            closing = {threads.submit(each.close): each.directory for each in self.logs.values()}
+            for done, future in enumerate(as_completed(closing), 1):
+                directory, error = closing[future], future.exception()
+                if isinstance(error, OSError):
+                    log.error("%s: not flushed at stop: %s", directory, error)
+                    failed[directory] = error
+                elif error is not None:
+                    raise error
+                if self.clock.monotonic() - said >= _PROGRESS_SECONDS:
+                    said = self.clock.monotonic()
+                    log.info("stopping: %d of %d logs are on disk", done, len(closing))
+        return failed
 
     def release(self) -> None:
         """Give the directories back without marking them clean."""
@@ -355,7 +377,7 @@ def _size(directory: str) -> int:
 
 def _take_mark(directory: str) -> bool:
     """Was the last stop clean?  The mark is gone for good before anything is written."""
-    mark = os.path.join(directory, _CLEAN)
+    mark = os.path.join(directory, CLEAN_MARK)
     if os.path.exists(mark):
         remove(mark)
         sync_directory(directory)

@@ -38,6 +38,7 @@ def open_log(
     _remove_leftovers(directory)
     segments = [Segment(directory, base) for base in _base_offsets(directory)]
     _remove_orphans(directory, segments)
+    found = bool(segments)
     if not segments:
         first = Segment(directory, log_start_offset or 0, create=True)
         first.created_ms = now_ms
@@ -79,7 +80,9 @@ def open_log(
     result.recovery_point = max(result.recovery_point, result.log_start_offset)
     result.epochs = _load_epochs(directory, segments, result, found_epochs)
     result.producers = _load_producers(directory, segments, result.end_offset)
-    if not clean:
+    if clean:
+        result._unsynced_names = not found  # a clean stop has synced them
+    else:
         try:
             result.flush()  # what stands now is not checked again after the next crash
         except OSError as error:

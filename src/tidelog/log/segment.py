@@ -194,6 +194,13 @@ class Segment:
         self.time_index.add(*self.max_timestamp)
         self.flush_indexes()
 
+    @property
+    def indexes_written(self) -> bool:
+        """Do the files of the indexes have all entries?"""
+        return (
+            self.offset_index.written and self.time_index.written and self.transaction_index.written
+        )
+
     def flush_indexes(self) -> None:
         self.offset_index.flush()
         self.time_index.flush()

@@ -4,7 +4,7 @@ brokers described."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import log_sizes
 from tidelog.errors import ApiError, SettingError
-from tidelog.text import plural
+from tidelog.text import plural, some
 from tidelog.tools.cluster_lock import locked
 from tidelog.tools.cluster_processes import BrokerProcess, Processes
 from tidelog.tools.command_group import CommandGroup
@@ -246,8 +246,9 @@ def kill(number: int, data: Path) -> None:
 def stop(number: int, data: Path) -> None:
     """Stop broker NUMBER cleanly: others lead first what it leads (SIGTERM)."""
     with _to_change(data) as found:
-        found.stop([_running(found, number)])
+        unclean = found.stop([_running(found, number)])
     click.echo(f"broker {number} is stopped; {_way_back(found, number)}")
+    _check_clean(found, unclean)
 
 
 @cluster.command()
@@ -273,8 +274,18 @@ def start(number: int, data: Path) -> None:
 def down(data: Path) -> None:
     """Stop all brokers cleanly, and ZooKeeper.  The data stays."""
     with _to_change(data) as found:
-        found.stop_all()
+        unclean = found.stop_all()
+    _check_clean(found, unclean)
     click.echo(f"stopped: everything is on disk in {data}")
+
+
+def _check_clean(found: Processes, unclean: Sequence[BrokerProcess]) -> None:
+    if unclean:
+        logs = [str(found.log_path(broker.broker_id)) for broker in unclean]
+        raise click.ClickException(
+            f"stopped, but not everything is on disk: see the end of {some(logs)}; the next "
+            "start recovers what the disk has"
+        )
 
 
 @cluster.command()

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import SettingError
+from tidelog.log.manager import CLEAN_MARK
 from tidelog.ports import in_use
 from tidelog.settings import Settings, read_properties
 
@@ -247,13 +248,17 @@ class Processes:
             return f"{path} is empty"
         return "\n  ".join([f"{path} ends with", *lines[-_LAST_LINES:]])
 
-    def stop_all(self) -> None:
-        """Brokers first and all at once, then ZooKeeper."""
-        self.stop(self.brokers.values())
+    def stop_all(self) -> list[BrokerProcess]:
+        """Brokers first and all at once, then ZooKeeper; returns those that were not clean."""
+        unclean = self.stop(self.brokers.values())
         self.stop_zookeeper()
+        return unclean
 
-    def stop(self, brokers: Iterable[BrokerProcess]) -> None:
-        """SIGTERM: they hand over what they lead, and leave their logs clean."""
+    def stop(self, brokers: Iterable[BrokerProcess]) -> list[BrokerProcess]:
+        """SIGTERM: they hand over what they lead, and leave their logs clean.
+
+        Returns those that did not: a disk failed, or they did not end in time.
+        """
         running = [broker for broker in brokers if self.runs(broker)]
         for broker in running:
             os.kill(broker.pid, signal.SIGTERM)
@@ -261,6 +266,11 @@ class Processes:
             _wait_gone(broker.pid)
             broker.pid = 0
         self.save()
+        return [broker for broker in running if not self._is_clean(broker)]
+
+    def _is_clean(self, broker: BrokerProcess) -> bool:
+        settings = Settings.of(read_properties(self._properties(broker.broker_id).read_text()))
+        return all((Path(path) / CLEAN_MARK).exists() for path in settings["log.dirs"])
 
     def stop_zookeeper(self) -> None:
         if self.zookeeper_runs:

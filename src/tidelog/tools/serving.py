@@ -15,6 +15,7 @@ import click
 from tidelog import __version__
 from tidelog.broker.broker import Broker
 from tidelog.settings import Settings, parse_listener
+from tidelog.text import some
 
 
 def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
@@ -43,6 +44,12 @@ async def _serve(settings: Settings, as_json: bool) -> None:
     await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
     await failing  # raises why it could not go on, if that was it
+    if broker.unflushed:
+        places = [f"{path}: {error.strerror or error}" for path, error in broker.unflushed.items()]
+        raise click.ClickException(
+            f"stopped, but not everything is on disk: {some(places)}; the next start recovers "
+            "what the disk has"
+        )
     if not as_json:
         click.echo("stopped: everything is on disk")
 
