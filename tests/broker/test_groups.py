@@ -1,12 +1,16 @@
 """Consumer groups over the wire: errors, limits, and what survives a restart."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 from group_client import GroupClient
 from raw_client import batch_of
 from waiting import until
 
+from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.handlers.k16_list_groups import list_groups
+from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import create_partitions, delete_records
@@ -16,6 +20,7 @@ from tidelog.wire.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from tidelog.wire.messages.join_group import JoinGroupResponse
+from tidelog.wire.messages.list_groups import ListGroupsRequest
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -517,3 +522,24 @@ def test_offsets_after_compaction_and_kill_9(tmp_path):
             until(lambda: not client.describe("my-group").error_code, "the group to be loaded")
             found = [client.committed("my-group", "t", i) for i in range(5)]
             assert found == [1995, 1996, 1997, 1998, 1999]
+
+
+def test_listing_tens_of_thousands_of_groups_leaves_others_their_turn():
+    groups = [
+        SimpleNamespace(
+            group_id=f"g{i}", protocol_type=None, state=State.EMPTY, group_type="classic"
+        )
+        for i in range(20_000)
+    ]
+    groups[7].state = State.DEAD  # it may die while others are served
+    broker = SimpleNamespace(groups=SimpleNamespace(groups=lambda: groups))
+    work = list_groups(broker, ListGroupsRequest(), None)
+    turns = 0
+    try:
+        while True:
+            work.send(None)
+            turns += 1
+    except StopIteration as done:
+        assert len(done.value.groups) == 19_999
+    assert turns >= 5
+    assert REGISTRY[ListGroupsRequest.api_key].large_answer, "nor does its encoding hold them up"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cli import Command, run
 
+from tidelog.client import admin
+from tidelog.client.cluster import Cluster
+from tidelog.client.partitions import in_requests
+from tidelog.errors import ApiError
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
+from tidelog.tools import topics_describe as describing
 
 
 def test_create_list_describe_delete(tidelog: Command, topic: str) -> None:
@@ -44,6 +52,42 @@ def test_describe_as_json(tidelog: Command, topic: str) -> None:
         "offsets": 2,
         "records": 2,
     }
+
+
+class CountingCluster(Cluster):
+    """Counts what it asks."""
+
+    asked = 0
+
+    def ask(self, *args: Any, **options: Any) -> Any:
+        self.asked += 1
+        return super().ask(*args, **options)
+
+
+def test_many_topics_are_described_with_few_questions(broker: LocalBroker, topic: str) -> None:
+    """With a question for each of a thousand topics it takes minutes."""
+    names = [f"{topic}-{i:02d}" for i in range(60)]
+    with CountingCluster(broker.bootstrap) as cluster:
+        admin.create_topics(cluster, [NewTopic(name, 2) for name in names])
+        views = list(cluster.topics(names).values())
+        cluster.asked = 0
+        answers = describing._ask(cluster, views, set())
+        assert cluster.asked < 12
+        told = {id(answer) for answer in answers.values()}
+        assert len(told) == 1
+        assert all(len(answers[name].configs[name]) > 20 for name in names)  # type: ignore[union-attr]
+        assert len(answers[names[0]].logs) == len(answers[names[0]].sizes) == 120  # type: ignore[union-attr]
+        # One is deleted meanwhile: the others are described all the same.
+        admin.delete_topics(cluster, [names[7]])
+        answers = describing._ask(cluster, views, set())
+        failed = [name for name, answer in answers.items() if isinstance(answer, ApiError)]
+        assert failed == [names[7]]
+        admin.delete_topics(cluster, names)
+
+
+def test_questions_are_no_longer_than_a_request_may_be() -> None:
+    assert [len(rows) for rows in in_requests(range(4001))] == [2000, 2000, 1]
+    assert list(in_requests([])) == []
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])

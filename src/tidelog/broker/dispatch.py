@@ -12,6 +12,7 @@ at once or as a coroutine.  Produce and Fetch take the frame itself (``@raw_api`
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import struct
@@ -82,6 +83,7 @@ class Api:
     summary: str
     cached: bool  # an answer given at once is good until the cluster changes
     large: bool  # may be as long as socket.request.max.bytes allows
+    large_answer: bool  # is encoded in a thread, so that others are served meanwhile
 
 
 REGISTRY: dict[int, Api] = {}
@@ -91,16 +93,28 @@ _HOT: dict[tuple[int, int], RawHandler] = {}
 
 
 def api(
-    request: type[Message], versions: tuple[int, int], *, cached: bool = False
+    request: type[Message],
+    versions: tuple[int, int],
+    *,
+    cached: bool = False,
+    large_answer: bool = False,
 ) -> Callable[[H], H]:
     """Declare the handler of an API.
 
     ``cached``: an answer given at once (not as a coroutine) depends only on the request, on
     the cluster's metadata and on the address that the client used; it is kept as bytes.
+    ``large_answer``: that of a coroutine may take tenths of a second to encode.
     """
 
     def register(handler: H) -> H:
-        _add(request, versions, versions[0], handler=handler, cached=cached)
+        _add(
+            request,
+            versions,
+            versions[0],
+            handler=handler,
+            cached=cached,
+            large_answer=large_answer,
+        )
         return handler
 
     return register
@@ -132,6 +146,7 @@ def _add(
     raw: RawHandler | None = None,
     cached: bool = False,
     large: bool = False,
+    large_answer: bool = False,
 ) -> None:
     key = request.api_key
     assert key not in REGISTRY, f"API {key} is declared twice"
@@ -141,7 +156,17 @@ def _add(
         first = max(announce_from, request.flexible)
         _HOT.update({(key, version): raw for version in range(first, versions[1] + 1)})
     REGISTRY[key] = Api(
-        key, name, versions, announce_from, request, handler, raw, summary, cached, large
+        key=key,
+        name=name,
+        versions=versions,
+        announce_from=announce_from,
+        request=request,
+        handler=handler,
+        raw=raw,
+        summary=summary,
+        cached=cached,
+        large=large,
+        large_answer=large_answer,
     )
 
 
@@ -225,7 +250,11 @@ async def _answer_later(
     correlation_id: int,
 ) -> None:
     try:
-        encoded = encode_response(await answer, version, correlation_id)
+        message = await answer
+        if found.large_answer:
+            encoded = await asyncio.to_thread(encode_response, message, version, correlation_id)
+        else:
+            encoded = encode_response(message, version, correlation_id)
     except Exception:
         # A handler turns what it expects into codes; this is a bug of ours.
         log.exception("%s v%d failed", found.name, version)

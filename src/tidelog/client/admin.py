@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.connection import CannotConnect
+from tidelog.client.partitions import in_requests
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -43,6 +44,7 @@ from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+    DescribeConfigsResult,
 )
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -64,6 +66,7 @@ from tidelog.wire.schema import Message
 R = TypeVar("R", bound=Message)
 
 TIMEOUT_MS = 30_000
+_TOPICS_IN_A_REQUEST = 50  # each has dozens of settings
 
 
 class Resource(IntEnum):
@@ -324,17 +327,41 @@ def describe_configs(
     seen_by: int | None = None,
 ) -> list[ConfigEntry]:
     """Every setting of a topic or a broker, as any broker knows it, or the one ``seen_by``."""
-    request = DescribeConfigsRequest(
+    request = _describe_request(kind, [name], documentation)
+    asked = _owner(kind, name) if seen_by is None else seen_by
+    (result,) = cluster.ask(request, DescribeConfigsResponse, broker=asked).results
+    if result.error_code:
+        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+    return _entries(result)
+
+
+def topic_configs(cluster: Cluster, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+    """Every setting of these topics, or an error that names the first one that is not there."""
+    found: dict[str, list[ConfigEntry]] = {}
+    for some in in_requests(names, _TOPICS_IN_A_REQUEST):
+        request = _describe_request(Resource.TOPIC, some)
+        for result in cluster.ask(request, DescribeConfigsResponse).results:
+            name = result.resource_name
+            if result.error_code:
+                subject = _subject(Resource.TOPIC, name)
+                raise error_of(result.error_code, result.error_message, subject)
+            found[name] = _entries(result)
+    return found
+
+
+def _describe_request(
+    kind: Resource, names: Iterable[str], documentation: bool = False
+) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+            for name in names
         ],
         include_documentation=documentation,
     )
-    asked = _owner(kind, name) if seen_by is None else seen_by
-    response = cluster.ask(request, DescribeConfigsResponse, broker=asked)
-    (result,) = response.results
-    if result.error_code:
-        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+
+
+def _entries(result: DescribeConfigsResult) -> list[ConfigEntry]:
     return [
         ConfigEntry(
             row.name,

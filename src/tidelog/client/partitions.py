@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, Cluster, TopicPartition, error_of
 from tidelog.client.offsets import Extent, Position, resolve
@@ -30,6 +32,9 @@ EARLIEST, LATEST = -2, -1
 EARLIEST_LOCAL = -4  # what is older is in remote storage (KIP-405); Kafka 3.4 or newer knows it
 _CONSUMER = -1  # the replica id of one who is no replica
 _TIMEOUT_MS = 30_000
+_IN_A_REQUEST = 2000  # with names of 249 letters that is half a mebibyte
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,21 @@ def list_offsets(
     ``known_only`` partitions are left out whose new leader cannot say yet what is committed.
     """
     found: dict[TopicPartition, int | None] = {}
+    for rows in in_requests(wanted):
+        found.update(_list_offsets(cluster, wanted, rows, read_committed, known_only))
+    return found
+
+
+def _list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    left: list[TopicPartition],
+    read_committed: bool,
+    known_only: bool,
+) -> dict[TopicPartition, int | None]:
+    found: dict[TopicPartition, int | None] = {}
     problem: ApiError | None = None
-    left = list(wanted)
-    for _ in cluster.attempts() if left else ():
+    for _ in cluster.attempts():
         for leader, rows in cluster.by_leader(left).items():
             if leader == NO_LEADER:
                 problem = error_of(ErrorCode.LEADER_NOT_AVAILABLE, None, str(rows[0]))
@@ -166,31 +183,44 @@ def log_sizes(
     brokers: Iterable[int] | None = None,
 ) -> list[LogSize]:
     """What is on the brokers' disks, of these partitions or of all, on these brokers or all."""
-    topics = None
+    requests = [DescribeLogDirsRequest(topics=None)]
     if partitions is not None:
-        topics = [
-            DescribableLogDirTopic(topic=topic, partitions=[row.partition for row in rows])
-            for topic, rows in _by_topic(partitions)
+        requests = [
+            DescribeLogDirsRequest(
+                topics=[
+                    DescribableLogDirTopic(topic=topic, partitions=[row.partition for row in group])
+                    for topic, group in _by_topic(rows)
+                ]
+            )
+            for rows in in_requests(partitions)
         ]
     result = []
     for broker_id in sorted(cluster.metadata([]).brokers if brokers is None else brokers):
-        request = DescribeLogDirsRequest(topics=topics)
-        response = cluster.ask(request, DescribeLogDirsResponse, broker=broker_id)
-        if response.error_code:
-            raise error_of(response.error_code, None, f"broker {broker_id}")
-        result += [
-            LogSize(
-                TopicPartition(topic.name, part.partition_index),
-                broker_id,
-                part.partition_size,
-                directory.log_dir,
-            )
-            for directory in response.results
-            for topic in directory.topics
-            for part in topic.partitions
-            if not part.is_future_key
-        ]
+        for request in requests:
+            response = cluster.ask(request, DescribeLogDirsResponse, broker=broker_id)
+            if response.error_code:
+                raise error_of(response.error_code, None, f"broker {broker_id}")
+            result += [
+                LogSize(
+                    TopicPartition(topic.name, part.partition_index),
+                    broker_id,
+                    part.partition_size,
+                    directory.log_dir,
+                )
+                for directory in response.results
+                for topic in directory.topics
+                for part in topic.partitions
+                if not part.is_future_key
+            ]
     return result
+
+
+def in_requests(rows: Iterable[R], count: int = _IN_A_REQUEST) -> Iterator[list[R]]:
+    """What may be asked at once: a broker takes no request of any size, and serves no one else
+    while it reads one."""
+    left = iter(rows)
+    while some := list(islice(left, count)):
+        yield some
 
 
 def _by_topic(rows: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:

@@ -5,13 +5,13 @@ A leader that does not answer costs only what it alone knows: the rest is shown,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import DEFAULT_SOURCE, ConfigEntry, Resource
+from tidelog.client.admin import DEFAULT_SOURCE, ConfigEntry
 from tidelog.client.cluster import (
     NO_LEADER,
     Cluster,
@@ -19,7 +19,7 @@ from tidelog.client.cluster import (
     TopicView,
     check_topic,
 )
-from tidelog.client.partitions import LogSize, extents, log_sizes
+from tidelog.client.partitions import extents, log_sizes
 from tidelog.errors import ApiError
 from tidelog.text import plural, some
 from tidelog.tools.in_sync import newcomers
@@ -50,13 +50,21 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         leaders = {part.leader for topic in shown for part in topic.partitions} - {NO_LEADER}
         silent = cluster.silent(leaders)
         coming = newcomers(cluster, metadata.brokers, shown)
-        described = []
+        there = []
         for topic in shown:
             try:
                 check_topic(topic)
-                described.append(_describe(cluster, topic, silent, coming))
+                there.append(topic)
             except ApiError as error:
                 missing = missing or error
+        answers = _ask(cluster, there, silent)
+    described = []
+    for topic in there:
+        answer = answers[topic.name]
+        if isinstance(answer, ApiError):
+            missing = missing or answer
+        else:
+            described.append(_describe(topic, answer, coming))
     if as_json:
         show_json(described)
     else:
@@ -87,27 +95,54 @@ def _show_topics(described: list[dict[str, Any]], missing: bool) -> None:
         click.echo("no topics; make one with `tidelog topics create NAME`")
 
 
+class _Answers:
+    """What brokers say about these topics: few questions, each about many of them."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[TopicView], silent: set[int]) -> None:
+        leaders = {
+            TopicPartition(topic.name, part.index): part.leader
+            for topic in topics
+            for part in topic.partitions
+            if part.leader not in (NO_LEADER, *silent)
+        }
+        troubled = {topic.name for topic in topics if topic.error}
+        led = [row for row in leaders if row.topic not in troubled]
+        self.logs = extents(cluster, led, known_only=True)
+        sizes = log_sizes(cluster, leaders, set(leaders.values()))
+        self.sizes = {
+            size.partition: size.size for size in sizes if size.broker_id == leaders[size.partition]
+        }
+        self.configs = admin.topic_configs(cluster, [topic.name for topic in topics])
+
+
+def _ask(
+    cluster: Cluster, topics: Sequence[TopicView], silent: set[int]
+) -> dict[str, _Answers | ApiError]:
+    """The answers for each topic.  If one is in the way (deleted meanwhile), the others do not
+    suffer: half of them are asked about, and the other half."""
+    try:
+        found = _Answers(cluster, topics, silent)
+    except ApiError as error:
+        if len(topics) == 1:
+            return {topics[0].name: error}
+        middle = len(topics) // 2
+        return {
+            **_ask(cluster, topics[:middle], silent),
+            **_ask(cluster, topics[middle:], silent),
+        }
+    return {topic.name: found for topic in topics}
+
+
 def _describe(
-    cluster: Cluster,
-    topic: TopicView,
-    silent: set[int],
-    coming: Mapping[tuple[str, int], set[int]],
+    topic: TopicView, told: _Answers, coming: Mapping[tuple[str, int], set[int]]
 ) -> dict[str, Any]:
     rows = [TopicPartition(topic.name, part.index) for part in topic.partitions]
-    led = [
-        row
-        for row, part in zip(rows, topic.partitions, strict=True)
-        if part.leader not in (NO_LEADER, *silent) and not topic.error
-    ]
-    logs = extents(cluster, led, known_only=True)
-    leaders = {part.leader for part in topic.partitions} - {NO_LEADER} - silent
-    sizes = log_sizes(cluster, rows, leaders)
-    configs = admin.describe_configs(cluster, Resource.TOPIC, topic.name)
+    configs = told.configs[topic.name]
     exact = _counts_records(configs)
     added = [coming.get((topic.name, part.index), set()) for part in topic.partitions]
     partitions = []
     for row, part, new in zip(rows, topic.partitions, added, strict=True):
-        log = logs.get(row)
+        log = told.logs.get(row)
         partitions.append(
             {
                 "partition": part.index,
@@ -121,7 +156,7 @@ def _describe(
                 "end": log.end if log else None,
                 "offsets": log.end - log.start if log else None,
                 "records": log.end - log.start if log and exact else None,
-                "bytes": _size_of(sizes, row, part.leader),
+                "bytes": told.sizes.get(row),
             }
         )
     return {
@@ -150,11 +185,6 @@ def _counts_records(configs: list[ConfigEntry]) -> bool:
     """
     policy = next((row for row in configs if row.name == "cleanup.policy"), None)
     return policy is not None and policy.source != "topic" and "compact" not in str(policy.value)
-
-
-def _size_of(sizes: list[LogSize], row: TopicPartition, broker: int) -> int | None:
-    found = [size.size for size in sizes if size.partition == row and size.broker_id == broker]
-    return found[0] if found else None
 
 
 def _show_topic(topic: dict[str, Any]) -> None:

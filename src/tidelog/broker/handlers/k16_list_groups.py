@@ -5,9 +5,11 @@ Versions: 1 throttle time; 3 flexible; 4 filter by state; 5 filter by type (KIP-
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.coordinators.states import State
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(ListGroupsRequest, versions=(0, 5))
-def list_groups(broker: Broker, request: ListGroupsRequest, client: Client) -> ListGroupsResponse:
+_AT_ONCE = 2000  # then others are served: there may be tens of thousands
+
+
+@api(ListGroupsRequest, versions=(0, 5), large_answer=True)
+async def list_groups(
+    broker: Broker, request: ListGroupsRequest, client: Client
+) -> ListGroupsResponse:
     """List consumer groups."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
@@ -24,17 +31,20 @@ def list_groups(broker: Broker, request: ListGroupsRequest, client: Client) -> L
         groups = broker.groups.groups()
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code, groups=[])
-    return ListGroupsResponse(
-        error_code=0,
-        groups=[
+    listed = []
+    for start in range(0, len(groups), _AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        listed += [
             ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state,
                 group_type=group.group_type,
             )
-            for group in groups
-            if (not states or group.state.lower() in states)
+            for group in groups[start : start + _AT_ONCE]
+            if group.state is not State.DEAD
+            and (not states or group.state.lower() in states)
             and (not types or group.group_type in types)
-        ],
-    )
+        ]
+    return ListGroupsResponse(error_code=0, groups=listed)
