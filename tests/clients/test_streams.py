@@ -1,10 +1,8 @@
-"""Kafka Streams at least once: two instances that are killed with -9, and nothing is lost."""
+"""Kafka Streams at least once: instances and brokers are killed with -9, and nothing is lost."""
 
 import shutil
-from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
-import pytest
 from clients.building import heavy
 from clients.java import NEWEST, streams_command, tool
 from clients.processes import Program
@@ -12,6 +10,8 @@ from clients.reading import read_topic
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import until
+
+from tidelog.testing import LocalCluster
 
 pytestmark = heavy("java", "javac", "mvn")
 KEYS, BATCH, PARTITIONS = 40, 2000, 4
@@ -73,14 +73,20 @@ class Application:
             logs = [instance.log[-3000:] for instance in self.instances]
             raise AssertionError(f"{error}: wanted {missing}, got {self.seen()}; {logs}") from None
 
+    def counted(self):
+        """The counts, when the instances have ended: each record at least once."""
+        counts = {key: int(text) for key, text in self.results("counts").items()}
+        assert set(counts) == set(self.expected())
+        assert min(counts.values()) >= self.sent // KEYS
 
-@pytest.fixture
-def application(broker, topic, tmp_path):
-    made = Application(broker, topic, tmp_path)
+
+@contextmanager
+def running(broker, topic, folder):
+    application = Application(broker, topic, folder)
     with ExitStack() as stack:
-        for instance in made.instances:
+        for instance in application.instances:
             stack.enter_context(instance)
-        yield made
+        yield application
 
 
 def topics(broker):
@@ -88,7 +94,19 @@ def topics(broker):
     return set(admin.list_topics(timeout=PATIENCE).topics)
 
 
-def test_killed_instances_lose_nothing(application, broker, topic):
+def test_killed_instances(broker, topic, tmp_path):
+    with running(broker, topic, tmp_path) as application:
+        kill_instances(application)
+    made = {f"{topic}-{name}" for name in ("seen-changelog", "counts-changelog")}
+    made.add(f"{topic}-by-key-repartition")
+    assert made <= topics(broker)
+    reset = ("--application-id", topic, "--input-topics", topic, "--force")
+    where = ("--bootstrap-server", broker.bootstrap)
+    tool("org.apache.kafka.tools.StreamsResetter", *where, *reset, libraries=NEWEST)
+    assert not made & topics(broker)
+
+
+def kill_instances(application):
     one, two = application.instances
     application.send()
     application.processed()
@@ -107,13 +125,37 @@ def test_killed_instances_lose_nothing(application, broker, topic):
     one.start()
     application.processed()
     one.stop()
-    counts = Counter({key: int(text) for key, text in application.results("counts").items()})
-    assert set(counts) == set(application.expected())
-    assert min(counts.values()) >= application.sent // KEYS  # at least once
-    made = {f"{topic}-{name}" for name in ("seen-changelog", "counts-changelog")}
-    made.add(f"{topic}-by-key-repartition")
-    assert made <= topics(broker)
-    reset = ("--application-id", topic, "--input-topics", topic, "--force")
-    where = ("--bootstrap-server", broker.bootstrap)
-    tool("org.apache.kafka.tools.StreamsResetter", *where, *reset, libraries=NEWEST)
-    assert not made & topics(broker)
+    application.counted()
+
+
+def test_killed_brokers(topic, tmp_path):
+    settings = {
+        "default.replication.factor": 3,
+        "offsets.topic.replication.factor": 3,
+        "min.insync.replicas": 2,
+    }
+    with LocalCluster(3, settings) as cluster, running(cluster, topic, tmp_path) as application:
+        application.send()
+        application.processed()
+        for broker in cluster.brokers.values():
+            application.send()
+            broker.kill()
+            application.send()
+            application.processed()  # with two brokers
+            application.send()
+            broker.start()
+            until(lambda: in_sync(cluster, topic), "three replicas", PATIENCE)
+        application.processed()
+        for instance in application.instances:
+            instance.stop()
+        application.counted()
+        for broker in cluster.brokers.values():
+            assert "Traceback" not in broker.log, broker.log
+
+
+def in_sync(cluster, topic):
+    """Every partition of the input and of the internal topics has all of its replicas."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    found = admin.list_topics(timeout=PATIENCE).topics
+    mine = [found[name] for name in found if name.startswith((topic, "__"))]
+    return all(len(p.isrs) == 3 for each in mine for p in each.partitions.values())
