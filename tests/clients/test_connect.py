@@ -60,8 +60,9 @@ class Pipe:
         try:
             until(all_there, "every line to arrive", PATIENCE)
         except AssertionError as error:
+            lost = sorted(set(self.lines) - set(self.sink.read_text().split("\n")))
             logs = "\n".join(worker.log[-4000:] for worker in self.workers)
-            raise AssertionError(f"{error}: {len(self.lines)} lines\n{logs}") from None
+            raise AssertionError(f"{error}: {len(lost)} lost, {lost[:5]}\n{logs}") from None
         values = [record.value.decode() for record in read_topic(self.bootstrap, self.topic)]
         # A line may come twice, but never before one that stands above it.
         assert list(dict.fromkeys(values)) == self.lines
