@@ -79,8 +79,11 @@ class DiskTroubles:
         self._known: dict[str, _Trouble] = {}
         self.failing: set[str] = set()  # places, as far as we have said so
 
-    def failed(self, place: str, path: str, reason: str) -> None:
-        """Something in ``path``, which is in ``place``, could not be written."""
+    def failed(self, place: str, path: str, reason: str, effect: str = "") -> None:
+        """Something in ``path``, which is in ``place``, could not be written.
+
+        ``effect`` is what that means, if it is not the disk's fault.
+        """
         now = self._clock.monotonic()
         trouble = self._known.get(place)
         if trouble is None or now - trouble.failed_at >= _FORGET_SECONDS:
@@ -93,6 +96,8 @@ class DiskTroubles:
             return
         trouble.reasons.add(reason)
         message = f"{path}: cannot write: {reason}; reads go on, writes are refused"
+        if effect:
+            message = f"{path}: {reason}; {effect}"
         if trouble.held_back:
             message += f" ({trouble.held_back} more failures in {place} were not told)"
             trouble.held_back = 0

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker import descriptors
 from tidelog.broker.rewriting import rewrite, too_new
 from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.errors import ApiError, ErrorCode
@@ -366,7 +367,7 @@ class Partition:
                 self._flush_if_due()
         except OSError as error:
             self.replicas.write_failed(writer.directory, error)
-            message = f"the broker cannot write: {error.strerror}"
+            message = f"the broker cannot write: {descriptors.reason(error)}"
             self.gaps.forget()
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         except ApiError as error:

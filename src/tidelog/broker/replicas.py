@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from tidelog.broker import descriptors
 from tidelog.broker.complaints import DiskTroubles
 from tidelog.broker.log_dirs import LogDirs
 from tidelog.broker.partition import Partition
@@ -28,6 +29,7 @@ from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
 
 _RETRY_FLUSH_MS = 1000
+_DESCRIPTORS = "file descriptors"  # what is short when it is not the disk
 _AT_ONCE = 20  # partitions whose files are made before others have their turn
 
 log = logging.getLogger(__name__)
@@ -420,13 +422,19 @@ class Replicas:
 
     def storage_failed(self, directory: str, error: OSError) -> None:
         """A write did not work: say so; reads go on, and the next write tries again."""
+        reason = descriptors.reason(error)
+        if descriptors.exhausted(error):
+            effect = "what needs a file is refused: raise the limit, or have fewer partitions"
+            self._troubles.failed(_DESCRIPTORS, directory, reason, effect)
+            return
         place = self.log_dirs.place_of(directory, error) or directory
-        self._troubles.failed(place, directory, error.strerror or str(error))
+        self._troubles.failed(place, directory, reason)
 
     def write_failed(self, directory: str, error: OSError) -> None:
         """Records could not be written: in a cluster, others had better lead."""
         self.storage_failed(directory, error)
-        self.log_dirs.write_failed(directory, error)
+        if not descriptors.exhausted(error):  # the disk is well
+            self.log_dirs.write_failed(directory, error)
 
     def storage_code(self, key: tuple[str, int]) -> ErrorCode:
         """What the controller is to know of the disk under a partition."""
@@ -441,7 +449,7 @@ class Replicas:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def storage_works(self, directory: str) -> None:
-        for place in (directory, self.log_dirs.directory_of(directory)):
+        for place in (directory, self.log_dirs.directory_of(directory), _DESCRIPTORS):
             if place in self.storage_failing:
                 self._troubles.works(place, directory)
 

@@ -11,8 +11,8 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.broker import descriptors, tracing
 from tidelog.broker import dispatch as dispatching
-from tidelog.broker import tracing
 from tidelog.broker.complaints import Complaints
 from tidelog.broker.connection import Connection
 from tidelog.broker.lanes import Lanes, make_lanes
@@ -89,12 +89,22 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._complaints.warn("accept", f"no new connections: {error.strerror}")
+                    why = descriptors.reason(error)
+                    self._complaints.warn("accept", f"no new connections: {why}")
                     self._pause_accepting(listener)
                 return
             if len(self.connections) >= self._max_connections:
                 limit = f"max.connections={self._max_connections} reached; connection refused"
                 self._complaints.warn("max.connections", limit)
+                sock.close()
+                continue
+            if not descriptors.may_connect(sock.fileno(), len(self.connections)):
+                self._complaints.warn(
+                    "descriptors",
+                    f"out of file descriptors: the limit is {descriptors.limit()} (ulimit -n), and "
+                    f"the last ones are kept for logs; connection refused with "
+                    f"{len(self.connections)} open: raise the limit, or set max.connections",
+                )
                 sock.close()
                 continue
             self._welcome(sock)
