@@ -130,6 +130,19 @@ def test_errors_are_skipped_or_end_the_load(filled: Filled, loads: Loads, lake: 
     assert proof.ok and proof.total("skipped") == 2
 
 
+def test_errors_are_counted_over_all_tasks(
+    filled: Filled, loads: Loads, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the tasks has seen too many; together they have."""
+    monkeypatch.setattr("tidelog.pipeline.lake.plan._LEAST_TASK_BYTES", 1)
+    topic = filled(["bad"] * 3, partitions=3)
+    with pytest.raises(LakeError, match="3 records do not decode, and --max-errors is 2"):
+        loads(topic, value="json", max_errors=2, target_bytes=1)
+    assert not list(lake.rglob("*.parquet*"))
+    report = loads(topic, value="json", max_errors=3, target_bytes=1)
+    assert (report.rows, report.dead) == (0, 3)
+
+
 def test_a_schema_by_the_user(filled: Filled, loads: Loads, lake: Path, tmp_path: Path) -> None:
     topic = filled([{"a": 1, "b": "x", "c": 2}, {"a": "no"}])
     report = loads(topic, value="json", schema="a int, b string")

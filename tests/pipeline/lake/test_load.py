@@ -281,6 +281,40 @@ def test_verify_says_what_is_wrong(filled: Filled, loads: Loads, lake: Path) -> 
     assert any("more than once: offsets 45 to 99" in row for row in verify(lake).problems)
 
 
+def test_verify_finds_rows_that_are_not_those_of_the_load(
+    filled: Filled, loads: Loads, lake: Path
+) -> None:
+    """The file has as many rows as the ledger says, but others."""
+    topic = filled([str(i) for i in range(100)])
+    loads(topic, until="40")
+    (path,) = lake.glob("*.parquet")
+    table = pq.read_table(path)
+
+    def problems(*offsets: int) -> list[str]:
+        column = pa.array(offsets, pa.int64())
+        found = table.set_column(table.schema.get_field_index("offset"), "offset", column)
+        pq.write_table(found, path)
+        return verify(lake).problems
+
+    where = f"{topic}-0[0:40] of load 1"
+    assert problems(*range(40)) == []
+    assert problems(*range(10, 50)) == [
+        f"{where}: 10 records missing: offsets 0 to 9",
+        f"{topic}-0: 10 rows of no load: offsets 40 to 49",
+    ]
+    assert problems(*range(39), 7) == [
+        f"{where}: 1 record missing: offsets 39",
+        f"{where}: 1 record more than once: offsets 7",
+    ]
+    other = pa.array([1] * 40, table.schema.field("partition").type)
+    index = table.schema.get_field_index("partition")
+    pq.write_table(table.set_column(index, "partition", other), path)
+    assert verify(lake).problems == [
+        f"{where}: 40 records missing: offsets 0 to 39",
+        f"{topic}-1: 40 rows of no load: offsets 0 to 39",
+    ]
+
+
 def test_verify_knows_that_json_has_no_infinity(filled: Filled, loads: Loads, lake: Path) -> None:
     """As tidelog once wrote it for 1e400."""
     loads(filled([{"n": 0.5}, {"n": "1e400"}]), value="json")
