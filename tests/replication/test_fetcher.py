@@ -165,6 +165,33 @@ def test_a_batch_that_fails_its_crc_is_not_appended(quick_path: Path, no_sync: N
     asyncio.run(run())
 
 
+def test_an_answer_from_before_another_leads_is_ignored(quick_path: Path, no_sync: None) -> None:
+    """What the old leader has may not be what the new one has."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        broker = Follower(world)
+        partition = world.replicas[2].partition
+        assert partition is not None
+
+        async def answer(_request: Any) -> Any:
+            world.info = replace(world.info, leader=3, leader_epoch=1, partition_epoch=1)
+            world.tell(2)
+            found = row(ErrorCode.NONE)
+            found.responses[0].partitions[0].records = bytearray(make_batch([b"old"]))
+            return found
+
+        broker.answer = answer  # type: ignore[method-assign]
+        fetching = LeaderFetcher(broker, 1)  # type: ignore[arg-type]
+        fetching.add(partition)
+        await fetching._round(fetching._ready())
+        assert partition.leader_epoch == 1
+        assert partition.log.end_offset == 0
+        world.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("leaders_log", "then"),
     [((0, 1), (0, 1)), ((0, 0), (0, 0)), ((5, 9), (5, 5)), ((1, 2), (0, 2))],
