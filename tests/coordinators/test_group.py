@@ -457,6 +457,20 @@ def test_a_static_member_keeps_its_place_until_its_session_ends(owner):
     assert owner.group.state is State.COMPLETING
 
 
+def test_a_static_leader_that_does_not_join_again_leads_no_longer(owner):
+    """The leader of a generation computes its assignment: it must be there."""
+    a, b = owner.members_join(
+        {"instance_id": "one", "rebalance_ms": 3000, "session_ms": 30_000},
+        {"instance_id": "two", "rebalance_ms": 3000, "session_ms": 30_000},
+    )
+    assert owner.group.leader == a
+    owner.join(rebalance_ms=3000)
+    token = owner.join(b, "two", rebalance_ms=3000)
+    owner.advance(3000)
+    assert a in owner.group.members
+    assert owner.group.leader == owner.answers[token].leader == b
+
+
 def test_an_operator_removes_a_static_member_by_its_instance_id(owner):
     a, b = owner.members_join({"instance_id": "one"}, {"instance_id": "two"})
     assert owner.leave("", "nobody") == ErrorCode.UNKNOWN_MEMBER_ID

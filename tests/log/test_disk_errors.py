@@ -62,6 +62,7 @@ class Schedule:
             done = append(log, batch, epoch=i // 4)
         except OSError:
             assert (log.end_offset, log.size, log.producers.encode()) == before[:3]
+            assert os.stat(log.active.path).st_size == log.active.size, "a torn write stays"
             return
         assert done.base_offset == before[0]
         self.acknowledged.append(value)

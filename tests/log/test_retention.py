@@ -46,7 +46,7 @@ def test_by_time_leaves_an_empty_active_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "count"), [(400, 0), (300, 0), (299, 0), (200, 1), (150, 1), (100, 2), (0, 2)]
+    ("limit", "count"), [(400, 0), (300, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 2)]
 )
 def test_by_size(limit: int, count: int) -> None:
     """At least the limit stays, and the active segment always."""

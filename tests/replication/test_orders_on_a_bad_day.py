@@ -104,6 +104,30 @@ def test_a_producer_asks_a_follower(quick_path: Path, no_sync: None) -> None:
     asyncio.run(run())
 
 
+def test_who_no_longer_leads_acknowledges_nothing(quick_path: Path, no_sync: None) -> None:
+    """The next leader may not have it, though the old one's high watermark moves on."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        partition = world.replicas[1].partition
+        assert partition is not None
+        append(partition, world.clock.now_ms())
+        waiting = k00_produce._Waiting("t", 0, partition, 0, partition.leader_epoch)
+        assert waiting.error() == ErrorCode.REQUEST_TIMED_OUT, "if time were up now"
+        partition.follower_fetched(2, 1, world.clock.now_ms())
+        partition.follower_fetched(3, 1, world.clock.now_ms())
+        assert waiting.error() == ErrorCode.NONE
+        for epoch, leader in ((1, 2), (2, 1)):  # also if it leads again
+            world.info = replace(
+                world.info, leader=leader, leader_epoch=epoch, partition_epoch=epoch
+            )
+            world.tell(1)
+            assert waiting.error() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        world.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["made again", "of no known topic"])
 def test_who_fetches_hears_that_a_partition_is_gone(
     quick_path: Path, no_sync: None, how: str

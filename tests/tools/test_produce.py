@@ -8,6 +8,8 @@ import pytest
 from cli import Command, Result, run, spawn
 
 from tidelog.testing import LocalBroker
+from tidelog.wire.batch import read_header
+from tidelog.wire.records import split_batches
 
 
 def everything(tidelog: Command, topic: str, *options: str) -> Result:
@@ -20,6 +22,17 @@ def test_lines_become_records(tidelog: Command, topic: str) -> None:
     assert result.err == f"3 records to {topic}: 3 to partition 0\n"
     consumed = everything(tidelog, topic)
     assert (consumed.code, consumed.out, consumed.err) == (0, "one\n\ntwo\n", "3 records\n")
+
+
+def test_with_acks_all_no_record_is_written_twice(
+    tidelog: Command, broker: LocalBroker, topic: str
+) -> None:
+    for acks in ("1", "-1", "all"):
+        assert tidelog("produce", topic, "--acks", acks, stdin="x\n").code == 0
+    assert tidelog("produce", topic, stdin="x\n").code == 0
+    data = (broker.data / f"{topic}-0" / f"{0:020d}.log").read_bytes()
+    idempotent = [read_header(batch).producer_id >= 0 for batch in split_batches(data)]
+    assert idempotent == [False, True, True, True]
 
 
 def test_keys_headers_and_nulls(tidelog: Command, topic: str) -> None:

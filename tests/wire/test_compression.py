@@ -14,7 +14,7 @@ from log_support import SEED, generator
 from wire.test_fuzz import damage
 
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.wire.compression import Codec, codec_of, compress, decompress
+from tidelog.wire.compression import Codec, codec_of, compress, decompress, decompress_into
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 SIZES = (0, 1, 100, 32 * 1024 - 1, 32 * 1024, 32 * 1024 + 1, 65536, 300_000)
@@ -160,6 +160,17 @@ def test_bombs_are_refused() -> None:
             tracemalloc.stop()
         assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE, name
         assert peak < 3 * limit + len(packed), name
+
+
+@pytest.mark.parametrize("length", [5, 2**31 - 1, -1, -4])
+def test_a_snappy_block_lies_within_the_batch(length: int) -> None:
+    block = snappy.compress(b"tide")
+    claimed = len(block) + length if length == 5 else length
+    packed = XERIAL + claimed.to_bytes(4, "big", signed=True) + block
+    with pytest.raises(ApiError, match="longer than the batch"):
+        decompress(Codec.SNAPPY, packed)
+    with pytest.raises(ApiError, match="longer than the batch"):
+        decompress_into(Codec.SNAPPY, packed, bytearray(100))
 
 
 @pytest.mark.parametrize("codec", CODECS)

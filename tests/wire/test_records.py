@@ -28,6 +28,7 @@ from tidelog.wire.batch import (
     stamp_append_time,
 )
 from tidelog.wire.compression import Codec
+from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import (
     Record,
     _seal,
@@ -237,6 +238,24 @@ def test_rules_for_produced_batches(change: dict[str, int], code: ErrorCode) -> 
     with pytest.raises(ApiError) as refused:
         check_produced(changed)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"\x0e\0\0\0\1\1", "longer than its batch"),
+        (b"\x01\0\0\0\1\1\0", "longer than its batch"),
+        (b"\x0e\0\0\0\1\1\0\0", "does not end where its length says"),
+        (b"\x0a\0\0\0\1\1\0", "does not end where its length says"),
+        (b"\x0e\0\0\0\x7e\1\0\0", "runs past the end"),
+        (b"\x0e\0\0\0\xfe\1\1\0", "longer than its record"),
+    ],
+)
+def test_records_that_do_not_add_up(body: bytes, reason: str) -> None:
+    batch = encode_batch([(NOW, None, None, ())])
+    assert batch[HEADER_SIZE:] == b"\x0c\0\0\0\1\1\0"
+    with pytest.raises(ProtocolError, match=reason):
+        list(decode_batch(_seal(read_header(batch), body)))
 
 
 def test_two_batches_in_one_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.wire.compiler import decode, decoder, encode
+from tidelog.wire.frame import skip_tags
 from tidelog.wire.primitives import ProtocolError, read_varint, uvarint, varint
 from tidelog.wire.schema import (
     Bool,
@@ -75,6 +76,18 @@ def test_decoders_take_any_buffer_and_start_anywhere(buffer: type) -> None:
 def test_a_message_fills_its_bytes_exactly() -> None:
     with pytest.raises(ProtocolError, match="1 bytes too many"):
         decode(Leaves, 0, encode(LEAVES, 0) + b"\0")
+
+
+def test_tags_are_bounded() -> None:
+    """In a message and in a header; each costs a little and a request has room for many."""
+    head, few, many = encode(LEAVES, 1)[:-1], 1000, 1001
+    tags = {n: uvarint(n) + b"".join(uvarint(9 + i) + b"\0" for i in range(n)) for n in (few, many)}
+    assert decode(Leaves, 1, head + tags[few]) == LEAVES
+    assert skip_tags(tags[few], 0) == len(tags[few])
+    with pytest.raises(ProtocolError, match="tag"):
+        decode(Leaves, 1, head + tags[many])
+    with pytest.raises(ProtocolError, match="too many"):
+        skip_tags(tags[many], 0)
 
 
 def test_text_must_be_utf8() -> None:
