@@ -165,13 +165,17 @@ class RawClient:
             values += [value for _, value in found]
             offset = found[-1][0] + 1
 
-    def list_offset(self, topic, timestamp, partition=0, version=7, isolation_level=0):
+    @staticmethod
+    def list_offset_request(topic, timestamp, partition=0, isolation_level=0):
         row = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = ListOffsetsRequest(
+        return ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,
             topics=[ListOffsetsTopic(name=topic, partitions=[row])],
         )
+
+    def list_offset(self, topic, timestamp, partition=0, version=7, isolation_level=0):
+        request = self.list_offset_request(topic, timestamp, partition, isolation_level)
         return self.call(request, ListOffsetsResponse, version).topics[0].partitions[0]
 
 

@@ -249,6 +249,9 @@ class ApiError(Exception):
             self.message = self.message[:_MAX_MESSAGE] + "..."
         super().__init__(self.message)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return ApiError, (self.code, self.message)  # from one process to another
+
 
 def describe(code: int) -> str:
     """The name of a code and what to do about it."""

@@ -20,6 +20,10 @@ from tidelog.settings_table import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS, Set
 
 _PROPERTY = re.compile(r"((?:[^=:\\]|\\.)*)[=:](.*)")
 
+# The default of max.decompressed.bytes: a multiple of max.message.bytes, and at least so much.
+_DECOMPRESSED_RATIO = 16
+_LEAST_DECOMPRESSED = 16 * 1024 * 1024
+
 # A topic setting in milliseconds may be set on the broker in coarser units.
 COARSER = {
     "log.roll.ms": [("log.roll.hours", 3_600_000)],
@@ -138,6 +142,7 @@ class LogConfig:
     segment_index_bytes: int
     file_delete_delay_ms: int
     max_message_bytes: int
+    max_decompressed_bytes: int
     compression_type: str
     compression_gzip_level: int
     compression_lz4_level: int
@@ -177,6 +182,10 @@ class LogConfig:
         values = {name: value(name.replace("_", ".")) for name in cls.__slots__}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         values["segment_jitter_ms"] = values["segment_jitter_ms"] or 0
+        if values["max_decompressed_bytes"] is None:
+            values["max_decompressed_bytes"] = max(
+                _LEAST_DECOMPRESSED, _DECOMPRESSED_RATIO * values["max_message_bytes"]
+            )
         if values["flush_ms"] is None:
             interval: int = settings["log.flush.scheduler.interval.ms"]
             # Records that are visible only when flushed must be flushed by themselves.

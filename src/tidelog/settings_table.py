@@ -216,6 +216,12 @@ LOG = [
             doc=_NO_EFFECT + "recovery uses one thread."),
     Setting("message.max.bytes", INT, 1048588, least=0, topic="max.message.bytes", dynamic=True,
             doc="The largest batch."),
+    Setting("log.max.decompressed.bytes", LONG, None, least=1024, topic="max.decompressed.bytes",
+            dynamic=True,
+            doc="The most bytes that a batch may become where Produce decompresses it (compacted "
+                "topics, compression.type, limits for timestamps), and all batches of a request "
+                "together; other batches may count no more records than could fit.  Not set: 16 "
+                "times max.message.bytes, at least 16777216.  Kafka has no such limit."),
     Setting("compression.type", STRING, "producer",
             choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
             topic="compression.type", dynamic=True,

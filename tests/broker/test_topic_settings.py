@@ -16,7 +16,7 @@ from tidelog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tidelog.wire.messages.produce import ProduceResponse
-from tidelog.wire.records import decode_batch
+from tidelog.wire.records import decode_batch, encode_batch
 
 
 def alter(client, topic, **config):
@@ -77,7 +77,20 @@ def test_a_compacted_topic_needs_keys(client):
         refused = client.produce("compacted", batch_of(b"no key", codec=codec))
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert "needs a key" in refused.error_message
+        assert [row.batch_index for row in refused.record_errors] == [0]
+        assert "needs a key" in refused.record_errors[0].batch_index_error_message
         assert client.produce("compacted", batch_of(b"v", key=b"k", codec=codec)).error_code == 0
+
+
+def test_the_record_that_is_too_far_in_the_future_is_named(client, topic):
+    now = now_ms()
+    rows = [(now + late, None, b"v", []) for late in (0, 10**8, 0)]
+    for codec, version in (Codec.NONE, 8), (Codec.GZIP, 12):
+        refused = client.produce(topic, encode_batch(rows, codec=codec), version=version)
+        assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
+        assert [row.batch_index for row in refused.record_errors] == [1]
+        reason = refused.record_errors[0].batch_index_error_message
+        assert "message.timestamp.after.max.ms" in reason
 
 
 def test_timestamps_too_far_in_the_past(client):

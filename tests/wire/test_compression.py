@@ -14,6 +14,7 @@ from log_support import SEED, generator
 from wire.test_fuzz import damage
 
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire import compression
 from tidelog.wire.compression import Codec, codec_of, compress, decompress, decompress_into
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
@@ -180,3 +181,14 @@ def test_the_limit_is_exact(codec: Codec) -> None:
     assert bytes(decompress(codec, packed, limit=len(data))) == data
     with pytest.raises(ApiError):
         decompress(codec, packed, limit=len(data) - 1)
+
+
+def test_a_reader_says_when_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(size: int) -> bytearray:
+        raise MemoryError(size)
+
+    packed = {codec: compress(codec, b"tide") for codec in CODECS}
+    monkeypatch.setattr(compression, "bytearray", no_memory, raising=False)
+    for codec, data in packed.items():
+        with pytest.raises(ApiError, match="there is no memory for a batch that decompresses"):
+            decompress(codec, data)

@@ -25,6 +25,7 @@ from tidelog.wire.messages.fetch import (
     PartitionData,
 )
 from tidelog.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
@@ -52,7 +53,8 @@ def test_produce_responses(version: int) -> None:
                     i64(rng),
                     i64(rng),
                     i64(rng),
-                    rng.choice((None, None, "", "why", "y" * 200)),
+                    why := rng.choice((None, None, "", "why", "y" * 200)),
+                    [(rng.randrange(1 << 31), why)] * rng.choice((0, 1, 130)) if why else (),
                 )
                 for _ in range(rng.choice((0, 1, 1, 1, 2)))
             ]
@@ -76,6 +78,12 @@ def compiled_produce(version: int, correlation: int, topics: list[Any]) -> bytes
                     base_offset=row.base_offset,
                     log_append_time_ms=row.append_time_ms,
                     log_start_offset=row.log_start_offset,
+                    record_errors=[
+                        BatchIndexAndErrorMessage(
+                            batch_index=number, batch_index_error_message=reason
+                        )
+                        for number, reason in row.record_errors
+                    ],
                     error_message=row.message,
                 )
                 for row in rows

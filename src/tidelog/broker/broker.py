@@ -25,6 +25,7 @@ from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.membership import Membership
+from tidelog.broker.offload import Offload
 from tidelog.broker.peers import Peer
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
@@ -103,6 +104,7 @@ class Broker:
         self.leader_throttle = Throttle(self.clock)
         self.follower_throttle = Throttle(self.clock)
         self.fetchers = Fetchers(self)
+        self.offload = Offload()
         self.isr_changes = IsrChanges(self)
         self._metadata_waiters: list[asyncio.Future[None]] = []
         self._last_config: tuple[TopicInfo, Settings, LogConfig] | None = None
@@ -331,6 +333,7 @@ class Broker:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=0.5)
+        await self.offload.close()
         self.server.close()
         self.groups.close()
         self.unflushed = self.replicas.close()

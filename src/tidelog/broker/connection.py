@@ -56,6 +56,8 @@ class Pending:
 
     __slots__ = ("blocking", "chunks", "connection")
 
+    soon = False  # it waits for work of ours, and not for other clients
+
     def __init__(self, connection: Connection, *, blocking: bool) -> None:
         self.connection = connection
         self.blocking = blocking  # stop reading until this one is answered
@@ -138,7 +140,7 @@ class Connection:
         try:
             # After a reset there may still be data, and epoll tells of it again and again.
             reset = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            gone = reset or not self.sock.recv(1, socket.MSG_PEEK)
+            gone = reset or not (self.sock.recv(1, socket.MSG_PEEK) or self._serves_rest())
         except BlockingIOError:
             return
         except OSError:
@@ -148,6 +150,11 @@ class Connection:
         else:
             self._reading = False
             self._watch()
+
+    def _serves_rest(self) -> bool:
+        """Is there more to serve before the end?  With acks=0 a client may send and go."""
+        soon = any(pending.soon and pending.chunks is None for pending in self._pending)
+        return soon and self._end > self._start
 
     def _watch(self) -> None:
         """Tell the lane what we wait for."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker import descriptors
-from tidelog.broker.rewriting import rewrite, too_new
+from tidelog.broker.rewriting import Budget, Rewritten, Rules, rewrite_here
 from tidelog.coordination.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
@@ -90,6 +90,7 @@ class Partition:
         self._held = False  # the high watermark is more than the end of the log
         self._flushed = False
         self._flushes = False
+        self._rules = Rules.of(topic, log.config)
         self._rewrites = False
         self.configure(log.config)
 
@@ -101,13 +102,8 @@ class Partition:
         self._held = self._flushed or self.in_sync_state is not None
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
         # Batches are looked into, or rewritten, only if a setting asks for it.
-        self._rewrites = (
-            self.internal
-            or config.message_timestamp_type == "LogAppendTime"
-            or config.compression_type != "producer"
-            or "compact" in config.cleanup_policy
-            or config.message_timestamp_before_max_ms != LONG_MAX
-        )
+        rules = self._rules = Rules.of(self.topic, config)
+        self._rewrites = self.internal or rules.append_time or rules.open_all
         me = self.replicas.broker_id
         named = config.leader_replication_throttled_replicas
         self.throttled_leader = is_throttled(named, self.index, me)
@@ -304,23 +300,27 @@ class Partition:
     # -- writing ----------------------------------------------------------------
 
     def append(
-        self, batch: memoryview, version: int, now_ms: int, *, own: bool = False
+        self,
+        batch: memoryview,
+        version: int,
+        now_ms: int,
+        budget: Budget | None = None,
+        rewritten: Rewritten | None = None,
+        *,
+        own: bool = False,
     ) -> Acknowledged:
-        """Check a produced batch and write it.  Raises the error to answer.
+        """Check a produced batch and write it.  Raises the error to answer, or OpenElsewhere;
+        then it is called again with what came of that, ``rewritten``.
 
         ``own``: it is a coordinator's.  Nobody else writes to internal topics.
         """
         if not self.leads:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        header = check_produced(batch)
         writer = self.log
         config = writer.config
+        header = check_produced(batch, config.max_decompressed_bytes)
         if len(batch) > config.max_message_bytes:
-            raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch has {len(batch)} bytes, max.message.bytes of {self.topic} "
-                f"is {config.max_message_bytes}",
-            )
+            raise self._too_large(len(batch))
         codec = header.attributes & CODEC_MASK
         if codec >= _ZSTD and (codec > _ZSTD or version <= _NEWEST_ZSTD_BLIND_PRODUCE):
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -329,13 +329,18 @@ class Partition:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, message)
         append_time = -1
         target: memoryview | bytearray = batch
-        if self._rewrites and not own:
+        if (
+            self._rewrites or header.max_timestamp > now_ms + config.message_timestamp_after_max_ms
+        ) and not own:
             if self.internal:
                 message = f"only the broker writes to {self.topic}"
                 raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-            target, header, append_time = rewrite(batch, header, self.topic, config, now_ms)
-        elif header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
-            raise too_new(header.max_timestamp, now_ms)
+            if rewritten is None or rewritten.rules != self._rules:
+                rewritten = rewrite_here(batch, header, self._rules, now_ms, budget)
+            target, append_time = rewritten.batch, rewritten.append_time
+            header = read_header(target)
+            if len(target) > config.max_message_bytes:
+                raise self._too_large(len(target))
         if len(target) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -392,6 +397,13 @@ class Partition:
             if self._waiting:
                 self.wake()
         return _new_tuple(Acknowledged, (appended[0], appended[1], append_time))
+
+    def _too_large(self, size: int) -> ApiError:
+        return ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {size} bytes, max.message.bytes of {self.topic} "
+            f"is {self.log.config.max_message_bytes}",
+        )
 
     def _flush_if_due(self) -> None:
         writer, config = self.log, self.log.config

@@ -1,66 +1,323 @@
-"""The slow way in, for topics whose settings ask for more than a batch's header.  Pure.
+"""The slow way in, for batches that need more than a look at their header.  Pure.
 
-Most batches are written as they came.  They are looked into, or written anew, if the topic is
-compacted (each record needs a key), has a codec of its own, the broker's time, or a limit for
-old timestamps.
+Most batches are written as they came.  They are opened if the topic is compacted (each record
+needs a key), has a codec of its own or a limit for old timestamps, or if the header says that a
+record is too far in the future.  What is checked, and corrected, is what Kafka's LogValidator
+checks and corrects: the number of records, their offset deltas, keys and timestamps, and the
+largest timestamp.
+
+What a few kilobytes decompress to can take a second or more to look through.  So a request may
+open only a little in the event loop (:class:`Budget`); :class:`OpenElsewhere` says that a batch
+is for another process (``offload.py``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.settings import LogConfig
 from tidelog.settings_table import LONG_MAX
-from tidelog.wire.batch import CODEC_MASK, BatchHeader, read_header, stamp_append_time
-from tidelog.wire.compression import Codec
-from tidelog.wire.primitives import ProtocolError
-from tidelog.wire.records import decode_batch, recompress
+from tidelog.wire.batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    BatchHeader,
+    read_header,
+    set_max_timestamp,
+    stamp_append_time,
+)
+from tidelog.wire.compression import Codec, DecompressedTooLarge, decompress
+from tidelog.wire.primitives import ProtocolError, read_varint
+from tidelog.wire.records import renumber, repack
+
+_INT64 = 1 << 63
+_NO_TIMESTAMP = -1
+# Half a millisecond of work, however many requests of this kind a client sends at once.
+_BYTES_HERE = 64 * 1024
+_RECORDS_HERE = 1000
+MOST_RECORD_ERRORS = 100  # that an answer names
 
 
-def rewrite(
-    batch: memoryview, header: BatchHeader, topic: str, config: LogConfig, now_ms: int
-) -> tuple[bytearray, BatchHeader, int]:
-    """What to append instead, its header, and the time of the append if that is the records'."""
-    append_time = -1
-    wanted = config.compression_type
-    codec = header.attributes & CODEC_MASK
-    if wanted != "producer":
-        target = Codec.NONE if wanted == "uncompressed" else Codec[wanted.upper()]
-        level = config.compression_level
-        rewritten = bytearray(recompress(batch, target, level) if target != codec else batch)
+class Rules(NamedTuple):
+    """What a topic's settings ask of the batches that it gets."""
+
+    topic: str
+    compacted: bool
+    codec: Codec | None  # None: the producer's
+    level: int | None  # of that codec
+    append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+    max_decompressed: int
+
+    @classmethod
+    def of(cls, topic: str, config: LogConfig) -> Rules:
+        names = {"producer": None, "uncompressed": Codec.NONE}
+        wanted = config.compression_type
+        return cls(
+            topic,
+            "compact" in config.cleanup_policy,
+            names[wanted] if wanted in names else Codec[wanted.upper()],
+            config.compression_level,
+            config.message_timestamp_type == "LogAppendTime",
+            config.message_timestamp_before_max_ms,
+            config.message_timestamp_after_max_ms,
+            config.max_decompressed_bytes,
+        )
+
+    @property
+    def open_all(self) -> bool:
+        """Must every batch be opened?"""
+        return (
+            self.compacted
+            or self.codec is not None
+            or (not self.append_time and self.before_max_ms != LONG_MAX)
+        )
+
+
+class Rewritten(NamedTuple):
+    """What to append instead of a batch, and the time of the append if that is its records'."""
+
+    rules: Rules
+    batch: bytearray
+    append_time: int
+    decompressed: int  # bytes that were decompressed
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one request may make the broker open."""
+
+    decompressed: int = 0  # bytes so far
+    bytes_here: int = _BYTES_HERE  # left for the event loop
+    records_here: int = _RECORDS_HERE
+
+    def allows(self, header: BatchHeader) -> bool:
+        """May the records of this batch be looked at in the event loop?"""
+        if header.record_count > self.records_here:
+            return False
+        self.records_here -= header.record_count
+        return True
+
+
+class OpenElsewhere(Exception):
+    """To open this batch is too much for the event loop."""
+
+    def __init__(self, rules: Rules, limit: int) -> None:
+        super().__init__()
+        self.rules = rules
+        self.limit = limit
+
+
+class InvalidRecords(ApiError):
+    """Some records of a batch break a rule; which ones, and why (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.errors = errors
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return InvalidRecords, (self.code, self.message, self.errors)
+
+
+def rewrite_here(
+    batch: memoryview, header: BatchHeader, rules: Rules, now_ms: int, budget: Budget | None
+) -> Rewritten:
+    """What to append instead; raises OpenElsewhere if that takes too long for the event loop."""
+    too_new = not rules.append_time and header.max_timestamp > now_ms + rules.after_max_ms
+    if not rules.open_all and not too_new:
+        rewritten = bytearray(batch)
+        stamp_append_time(rewritten, now_ms)
+        return Rewritten(rules, rewritten, now_ms, 0)
+    if budget is None:
+        budget = Budget()
+    limit = max(0, rules.max_decompressed - budget.decompressed)
+    compressed = header.attributes & CODEC_MASK
+    recompressed = rules.codec is not None and rules.codec != compressed
+    if (compressed or recompressed) and len(batch) > budget.bytes_here:
+        raise OpenElsewhere(rules, limit)
+    if not budget.allows(header):
+        raise OpenElsewhere(rules, limit)
+    try:
+        found = rewrite(batch, rules, now_ms, min(limit, budget.bytes_here))
+    except DecompressedTooLarge:
+        if limit > budget.bytes_here:
+            raise OpenElsewhere(rules, limit) from None
+        raise too_large(rules, limit) from None
+    budget.decompressed += found.decompressed
+    budget.bytes_here -= max(found.decompressed, len(batch) if recompressed else 0)
+    return found
+
+
+def rewrite_elsewhere(batch: bytes, rules: Rules, now_ms: int, limit: int) -> Rewritten:
+    """The same in another process, with all the time that it takes."""
+    try:
+        return rewrite(memoryview(batch), rules, now_ms, limit)
+    except DecompressedTooLarge:
+        raise too_large(rules, limit) from None
+
+
+def too_large(rules: Rules, limit: int) -> ApiError:
+    most = f"max.decompressed.bytes={rules.max_decompressed} of {rules.topic}"
+    if limit < rules.max_decompressed:
+        message = f"the batches of the request decompress to more than {most}; send fewer at a time"
+    else:
+        message = f"the batch decompresses to more than {most}; send smaller batches"
+    return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+def rewrite(batch: memoryview, rules: Rules, now_ms: int, limit: int) -> Rewritten:
+    """Open a batch, check its records, and correct what Kafka corrects."""
+    header = read_header(batch)
+    codec = Codec(header.attributes & CODEC_MASK)
+    body = bytes(decompress(codec, batch[HEADER_SIZE:], limit))
+    try:
+        newest, numbered = _check_records(body, header, rules, now_ms)
+    except IndexError:
+        raise _invalid("a record runs past the end of its batch") from None
+    except ProtocolError as error:
+        raise _invalid(error.message) from error
+    target = codec if rules.codec is None else rules.codec
+    if not numbered:
+        rewritten = bytearray(
+            repack(header, renumber(body, header.record_count), target, rules.level)
+        )
+    elif target != codec:
+        rewritten = bytearray(repack(header, body, target, rules.level))
     else:
         rewritten = bytearray(batch)
-    compacted = "compact" in config.cleanup_policy
-    create_time = config.message_timestamp_type == "CreateTime"
-    if compacted or (create_time and config.message_timestamp_before_max_ms != LONG_MAX):
-        oldest = now_ms - config.message_timestamp_before_max_ms if create_time else 0
-        _check_records(rewritten, topic, compacted, oldest, now_ms)
-    if create_time:
-        if header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
-            raise too_new(header.max_timestamp, now_ms)
-    else:
-        append_time = now_ms
+    if rules.append_time:
         stamp_append_time(rewritten, now_ms)
-    return rewritten, read_header(rewritten), append_time
+    elif newest != header.max_timestamp:
+        set_max_timestamp(rewritten, newest)
+    append_time = now_ms if rules.append_time else -1
+    return Rewritten(rules, rewritten, append_time, len(body) if codec else 0)
 
 
-def _check_records(batch: bytearray, topic: str, compacted: bool, oldest: int, now_ms: int) -> None:
-    try:
-        for record in decode_batch(batch):
-            if compacted and record.key is None:
-                message = f"topic {topic} is compacted: every record needs a key"
-                raise ApiError(ErrorCode.INVALID_RECORD, message)
-            if 0 <= record.timestamp < oldest:
-                raise ApiError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamp {record.timestamp} is more than "
-                    f"message.timestamp.before.max.ms before now ({now_ms})",
-                )
-    except ProtocolError as error:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.message) from error
+def _check_records(data: bytes, header: BatchHeader, rules: Rules, now_ms: int) -> tuple[int, bool]:
+    """The largest timestamp, and whether the offset deltas are right; else the error to answer.
+
+    Nearly every number has one or two bytes, so these cases are written out.
+    """
+    count, base = header.record_count, header.base_timestamp
+    compacted, create_time = rules.compacted, not rules.append_time
+    oldest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
+    newest, numbered, pos, size = _NO_TIMESTAMP, True, 0, len(data)
+    errors = _Errors(count)
+    for number in range(count):
+        byte = data[pos]
+        if byte < 0x80 and not byte & 1:
+            after = pos + 1 + (byte >> 1)
+            pos += 2  # and the attributes
+        else:
+            length, pos = read_varint(data, pos)
+            after = pos + length
+            if length < 0:
+                raise ProtocolError("a record has a negative length")
+            pos += 1
+        byte = data[pos]
+        if byte < 0x80:
+            timestamp = base + ((byte >> 1) ^ -(byte & 1))
+            pos += 1
+        elif (second := data[pos + 1]) < 0x80:
+            value = byte & 0x7F | second << 7
+            timestamp = base + ((value >> 1) ^ -(value & 1))
+            pos += 2
+        else:
+            value, pos = read_varint(data, pos)
+            timestamp = base + value
+            if not -_INT64 <= timestamp < _INT64:  # as in Java, where it wraps
+                timestamp = (timestamp + _INT64) % (2 * _INT64) - _INT64
+        byte = data[pos]
+        if byte < 0x80:
+            delta = byte
+            pos += 1
+        elif (second := data[pos + 1]) < 0x80:
+            delta = byte & 0x7F | second << 7
+            pos += 2
+        elif (third := data[pos + 2]) < 0x80:
+            delta = byte & 0x7F | (second & 0x7F) << 7 | third << 14
+            pos += 3
+        else:
+            value, pos = read_varint(data, pos)
+            delta = 2 * value
+        if delta != 2 * number:  # zig-zag
+            numbered = False
+        byte = data[pos]
+        if byte < 0x80:
+            pos += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, pos = read_varint(data, pos)
+        if length >= 0:
+            pos += length
+        elif compacted:
+            errors.add(number, f"topic {rules.topic} is compacted: every record needs a key")
+        byte = data[pos]
+        if byte < 0x80:
+            pos += 1 if byte & 1 else 1 + (byte >> 1)
+        else:
+            length, pos = read_varint(data, pos)
+            pos += max(length, 0)
+        if data[pos]:
+            pos = _skip_headers(data, pos)
+        else:
+            pos += 1
+        if pos != after or after > size:
+            raise ProtocolError("a record does not end where its length says")
+        newest = max(newest, timestamp)
+        if create_time and not oldest <= timestamp <= latest and timestamp != _NO_TIMESTAMP:
+            setting = "before.max.ms before" if timestamp < oldest else "after.max.ms after"
+            message = f"timestamp {timestamp} is more than message.timestamp.{setting} now"
+            errors.add(number, f"{message} ({now_ms})", ErrorCode.INVALID_TIMESTAMP)
+    if pos != size:
+        raise ProtocolError(f"the batch counts {count} records but has more")
+    errors.check()
+    return newest, numbered
 
 
-def too_new(timestamp: int, now_ms: int) -> ApiError:
-    return ApiError(
-        ErrorCode.INVALID_TIMESTAMP,
-        f"timestamp {timestamp} is more than message.timestamp.after.max.ms after now ({now_ms})",
-    )
+def _skip_headers(data: bytes, pos: int) -> int:
+    count, pos = read_varint(data, pos)
+    if not 0 <= count <= len(data):
+        raise ProtocolError(f"a record has {count} headers")
+    for _ in range(count):
+        length, pos = read_varint(data, pos)
+        if length < 0:
+            raise ProtocolError("a header has no name")
+        length, pos = read_varint(data, pos + length)
+        pos += max(length, 0)
+    return pos
+
+
+class _Errors:
+    """Records that break a rule: the first of them, and how many there are."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._shown: dict[int, str] = {}
+        self._count = 0
+        self._last = -1
+        self._code = ErrorCode.INVALID_RECORD
+
+    def add(self, number: int, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD) -> None:
+        if number == self._last:
+            return  # one reason is enough
+        self._last = number
+        self._count += 1
+        if code != ErrorCode.INVALID_RECORD:
+            self._code = code
+        if len(self._shown) < MOST_RECORD_ERRORS:
+            self._shown[number] = message
+
+    def check(self) -> None:
+        if self._shown:
+            number, first = next(iter(self._shown.items()))
+            message = (
+                f"{self._count} of {self._records} records are invalid; record {number}: {first}"
+            )
+            raise InvalidRecords(self._code, message, list(self._shown.items()))
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD, message)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.log import cleaner_swap, recovery, retention
+from tidelog.log import cleaner_swap, recovery, retention, timestamps
 from tidelog.log.files import remove, sync_file
 from tidelog.log.flush import Flush, RecordsLost
 from tidelog.log.index import TimeIndex
@@ -39,7 +39,7 @@ from tidelog.log.transaction_index import Aborted
 from tidelog.settings import LogConfig
 from tidelog.wire.batch import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, place, read_header
 from tidelog.wire.markers import Marker, read_marker
-from tidelog.wire.records import decode_batch, split_batches
+from tidelog.wire.records import split_batches
 
 log = logging.getLogger(__name__)
 
@@ -402,47 +402,11 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int, end: int) -> tuple[int, int] | None:
         """Time and offset of the first record at or after a time, below ``end``."""
-        for segment in self.segments:
-            if segment.max_timestamp[0] < timestamp or segment.size == 0:
-                continue
-            start = max(segment.first_offset_at(timestamp), self.log_start_offset)
-            found = segment.locate(start)
-            if found is None:
-                continue
-            for position, header in segment.headers(found[0]):
-                if header.base_offset >= end:
-                    return None
-                if header.max_timestamp < timestamp:
-                    continue
-                batch = FileRange(segment.file, position, header.size).read()
-                for record in decode_batch(batch):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                        return (record.timestamp, record.offset) if record.offset < end else None
-        return None
+        return timestamps.run(timestamps.search(self, timestamp, end))
 
     def newest_record(self) -> tuple[int, int] | None:
         """Time and offset of the record with the largest timestamp."""
-        best: tuple[int, int] | None = None
-        for segment in self.segments:
-            timestamp, offset = segment.max_timestamp
-            if timestamp < 0 or (best is not None and timestamp <= best[0]):
-                continue
-            found = self.offset_for_timestamp(timestamp, offset + 1)
-            found = found or self._newest_left(segment)  # its newest is deleted
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found
-        return best
-
-    def _newest_left(self, segment: Segment) -> tuple[int, int] | None:
-        """The newest record of a segment of which the beginning is deleted."""
-        best = (-1, -1)
-        start = segment.locate(self.log_start_offset)
-        for position, header in segment.headers(start[0]) if start else ():
-            if header.max_timestamp > best[0]:
-                for record in decode_batch(FileRange(segment.file, position, header.size).read()):
-                    if record.offset >= self.log_start_offset and record.timestamp > best[0]:
-                        best = record.timestamp, record.offset
-        return best if best[0] >= 0 else None
+        return timestamps.run(timestamps.search_newest(self))
 
     @property
     def size(self) -> int:

@@ -32,7 +32,7 @@ from tidelog.pipeline.loss import CorruptBatch
 from tidelog.pipeline.ranges import HEADERS, Columns, OffsetRange
 from tidelog.pipeline.schema import HEADER_TYPE, TYPES, arrow_schema
 from tidelog.wire.batch import CONTROL, CRC_START, TRANSACTIONAL
-from tidelog.wire.compression import DEFAULT_LIMIT, TooSmall, codec_of, decompress_into
+from tidelog.wire.compression import READ_LIMIT, TooSmall, codec_of, decompress_into
 from tidelog.wire.markers import read_marker
 from tidelog.wire.primitives import Buffer
 
@@ -87,7 +87,7 @@ class Decoder:
         columns: Columns,
         *,
         target_bytes: int = TARGET_BYTES,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = READ_LIMIT,
     ) -> None:
         """``limit``: more bytes than this a batch must not become when it is decompressed."""
         self._part = part
@@ -220,6 +220,9 @@ class Decoder:
                         raise _Damage(index, reason) from None
                     self._scratch = np.empty(0, np.uint8)  # not both at the same time
                     self._scratch = np.empty(min(4 * size, self._limit), np.uint8)
+        except MemoryError:
+            reason = "there is no memory for what it decompresses to"
+            raise _Damage(index, reason) from None
         except ApiError as error:
             raise _Damage(index, str(error)) from error
 
@@ -482,7 +485,7 @@ def decode(
     aborted: Iterable[tuple[int, int]] = (),
     *,
     target_bytes: int = TARGET_BYTES,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = READ_LIMIT,
 ) -> tuple[pa.Table, int]:
     """The records of ``part`` in one answer as a table, and the offset that follows."""
     decoder = Decoder(part, columns, target_bytes=target_bytes, limit=limit)

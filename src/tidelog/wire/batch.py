@@ -33,6 +33,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 CRC_START = 21  # what the CRC covers begins here
 _MIN_RECORD = 7  # bytes: length, attributes, two deltas, no key, no value, no headers
+INT64_MAX = 2**63 - 1
 LENGTH_OVERHEAD = 12  # base offset and length itself
 MAGIC = 2
 
@@ -95,10 +96,11 @@ def add_sequence(sequence: int, delta: int) -> int:
     return (sequence + delta) & 0x7FFFFFFF
 
 
-def check_produced(batch: Buffer) -> BatchHeader:
+def check_produced(batch: Buffer, max_decompressed: int = INT64_MAX) -> BatchHeader:
     """Every rule that a batch must keep to be appended; raises the error to answer.
 
-    Nothing here looks past the header except the CRC.
+    Nothing here looks past the header except the CRC.  ``max_decompressed``: the most bytes that
+    its records may have.
     """
     size = len(batch)
     if size < HEADER_SIZE:
@@ -116,10 +118,15 @@ def check_produced(batch: Buffer) -> BatchHeader:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC; send it again")
     if count <= 0 or count != last_delta + 1:
         raise _invalid(f"the batch counts {count} records but its last offset is {last_delta}")
-    if count * _MIN_RECORD > size - HEADER_SIZE and not attributes & CODEC_MASK:
-        # A few bytes must not use up a billion offsets.  What is compressed cannot be told
-        # without a look inside: there is no bound on how well valid records compress.
-        raise _invalid(f"the batch counts {count} records but has no room for them")
+    if count * _MIN_RECORD > size - HEADER_SIZE:
+        # A few bytes must not use up a billion offsets.
+        if not attributes & CODEC_MASK:
+            raise _invalid(f"the batch counts {count} records but has no room for them")
+        if count * _MIN_RECORD > max_decompressed:
+            raise _invalid(
+                f"the batch counts {count} records, which cannot fit into "
+                f"max.decompressed.bytes={max_decompressed}; send smaller batches"
+            )
     if attributes & CONTROL:
         raise _invalid("clients may not write control batches")
     if attributes & LOG_APPEND_TIME:
@@ -144,7 +151,12 @@ def stamp_append_time(batch: bytearray | memoryview, now_ms: int) -> None:
     for every record, so the records need no change; the CRC does."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, 21)
     _ATTRIBUTES.pack_into(batch, 21, attributes | LOG_APPEND_TIME)
-    _MAX_TIMESTAMP.pack_into(batch, 35, now_ms)
+    set_max_timestamp(batch, now_ms)
+
+
+def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
+    """Correct the max timestamp that a producer has set, and the CRC."""
+    _MAX_TIMESTAMP.pack_into(batch, 35, timestamp)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[21:]))
 
 

@@ -11,8 +11,8 @@ the memory is touched, whatever its header promises.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
 
 import cramjam
 
@@ -24,7 +24,8 @@ _XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LENGTH = struct.Struct(">i")
 
-DEFAULT_LIMIT = 256 * 1024 * 1024
+# Readers take what any Kafka wrote: their bound is memory, and what a Java array can hold.
+READ_LIMIT = 2**31 - 1
 
 
 class Codec(IntEnum):
@@ -75,17 +76,34 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return bytes(out)
 
 
-def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT) -> Buffer:
+def decompress(codec: Codec, data: Buffer, limit: int = READ_LIMIT) -> Buffer:
     """Undo :func:`compress`; an error if the data is damaged or grows past ``limit``."""
     if codec is Codec.NONE:
         return data
-    try:
-        if codec is Codec.SNAPPY:
-            return _decompress_snappy(memoryview(data), limit)
-        module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
-        return _decompress_stream(module, data, limit)
-    except (cramjam.DecompressionError, struct.error) as error:
-        raise _damaged(codec, error) from error
+    # Snappy says how large it becomes.  The streams do not: try a buffer, then a larger one.
+    size = _snappy_size(data) if codec is Codec.SNAPPY else max(64 * 1024, 4 * len(data))
+    if codec is Codec.SNAPPY and size > limit:
+        raise DecompressedTooLarge(limit)
+    while True:
+        size = min(size, limit)
+        try:
+            out = bytearray(size)
+        except MemoryError:
+            raise _no_memory(size) from None
+        try:
+            return memoryview(out)[: decompress_into(codec, data, out)]
+        except TooSmall:
+            if size >= limit:
+                raise DecompressedTooLarge(limit) from None
+        size *= 4
+
+
+class DecompressedTooLarge(ApiError):
+    """A batch becomes larger than it may."""
+
+    def __init__(self, limit: int) -> None:
+        message = f"a batch decompresses to more than {limit} bytes; send smaller batches"
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
 
 
 class TooSmall(Exception):
@@ -109,59 +127,34 @@ def decompress_into(codec: Codec, data: Buffer, out: Buffer) -> int:
 
 
 def _snappy_into(view: memoryview, out: memoryview) -> int:
-    if bytes(view[:8]) != _XERIAL:
-        return _snappy_block_into(view, out)
     used = 0
-    pos = len(_XERIAL_HEADER)
-    while pos < len(view):
-        (length,) = _LENGTH.unpack_from(view, pos)
-        pos += _LENGTH.size
-        if length < 0 or length > len(view) - pos:
-            raise cramjam.DecompressionError("a snappy block is longer than the batch")
-        used += _snappy_block_into(view[pos : pos + length], out[used:])
-        pos += length
+    for block in _snappy_blocks(view):
+        if cramjam.snappy.decompress_raw_len(block) > len(out) - used:
+            raise TooSmall
+        used += cramjam.snappy.decompress_raw_into(block, out[used:])
     return used
 
 
-def _snappy_block_into(block: memoryview, out: memoryview) -> int:
-    if cramjam.snappy.decompress_raw_len(block) > len(out):
-        raise TooSmall
-    return int(cramjam.snappy.decompress_raw_into(block, out))
-
-
-def _decompress_stream(module: Any, data: Buffer, limit: int) -> Buffer:
-    # The streams do not say how large they become: try a buffer, then a larger one.
-    size = min(limit, max(64 * 1024, 4 * len(data)))
-    while True:
-        out = bytearray(size)
-        try:
-            return memoryview(out)[: module.decompress_into(data, out)]
-        except cramjam.DecompressionError as error:
-            if "write whole buffer" not in str(error):
-                raise
-        if size >= limit:
-            raise _too_large(limit)
-        size = min(limit, 4 * size)
-
-
-def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
     if bytes(view[:8]) != _XERIAL:
-        if cramjam.snappy.decompress_raw_len(view) > limit:
-            raise _too_large(limit)
-        return bytes(cramjam.snappy.decompress_raw(view))
-    out = bytearray()
+        yield view
+        return
     pos = len(_XERIAL_HEADER)
     while pos < len(view):
         (length,) = _LENGTH.unpack_from(view, pos)
         pos += _LENGTH.size
         if length < 0 or length > len(view) - pos:
             raise cramjam.DecompressionError("a snappy block is longer than the batch")
-        block = view[pos : pos + length]
-        if len(out) + cramjam.snappy.decompress_raw_len(block) > limit:
-            raise _too_large(limit)
-        out += bytes(cramjam.snappy.decompress_raw(block))
+        yield view[pos : pos + length]
         pos += length
-    return out
+
+
+def _snappy_size(data: Buffer) -> int:
+    """What the blocks say that they become."""
+    try:
+        return sum(map(cramjam.snappy.decompress_raw_len, _snappy_blocks(memoryview(data))))
+    except (cramjam.DecompressionError, struct.error) as error:
+        raise _damaged(Codec.SNAPPY, error) from error
 
 
 def _damaged(codec: Codec, error: Exception) -> ApiError:
@@ -169,8 +162,6 @@ def _damaged(codec: Codec, error: Exception) -> ApiError:
     return ApiError(ErrorCode.CORRUPT_MESSAGE, message)
 
 
-def _too_large(limit: int) -> ApiError:
-    return ApiError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch decompresses to more than {limit} bytes; send smaller batches",
-    )
+def _no_memory(size: int) -> ApiError:
+    message = f"there is no memory for a batch that decompresses to up to {size} bytes"
+    return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message)

@@ -193,6 +193,7 @@ class Produced(NamedTuple):
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()  # the number of a record, and what is wrong
 
 
 # The answer to decode_one_produce without an error message: two packs around the name.
@@ -206,7 +207,7 @@ _PRODUCED_V5 = struct.Struct(">ihqqq").pack
 
 def encode_one_produced(correlation_id: int, topic: TopicRef, result: Produced) -> bytes:
     """A whole ProduceResponse frame from version 9 on, for one partition."""
-    index, error, base_offset, append_time, log_start, message = result
+    index, error, base_offset, append_time, log_start, message, _ = result
     if type(topic) is bytes or message is not None or len(name := topic.encode()) > 126:  # type: ignore[union-attr]
         version = 13 if type(topic) is bytes else 9
         return bytes(encode_produce_response(version, correlation_id, [(topic, [result])]))
@@ -235,7 +236,7 @@ def encode_produce_response(
             out += uvarint(len(partitions) + 1)
         else:
             out += _PACK_I32(len(partitions))
-        for index, error, base_offset, append_time, log_start, message in partitions:
+        for index, error, base_offset, append_time, log_start, message, errors in partitions:
             if version >= 5:
                 out += _PRODUCED_V5(index, error, base_offset, append_time, log_start)
             elif version >= 2:
@@ -243,11 +244,21 @@ def encode_produce_response(
             else:
                 out += _PRODUCED_V0(index, error, base_offset)
             if flexible:
-                out.append(1)  # no record errors
+                if errors:
+                    out += uvarint(len(errors) + 1)
+                    for number, reason in errors:
+                        out += _PACK_I32(number)
+                        _write_compact_string(out, reason)
+                        out.append(0)
+                else:
+                    out.append(1)
                 _write_compact_string(out, message)
                 out.append(0)
             elif version == 8:
-                out += b"\0\0\0\0"
+                out += _PACK_I32(len(errors))
+                for number, reason in errors:
+                    out += _PACK_I32(number)
+                    _write_string(out, reason)
                 _write_string(out, message)
         if flexible:
             out.append(0)

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tidelog.wire import batch as batches
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader
-from tidelog.wire.compression import Codec, codec_of, compress, decompress
+from tidelog.wire.compression import READ_LIMIT, Codec, codec_of, compress, decompress
 from tidelog.wire.primitives import Buffer, ProtocolError, read_varint, varint
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -109,15 +109,15 @@ def _seal(header: BatchHeader, body: bytes) -> bytes:
     return bytes(out)
 
 
-def decode_batch(batch: Buffer) -> Iterator[Record]:
-    """The records of one whole batch, in order.
+def decode_batch(batch: Buffer, limit: int = READ_LIMIT) -> Iterator[Record]:
+    """The records of one whole batch, in order; decompressed they have at most ``limit`` bytes.
 
     Nearly every number inside a record fits into one byte, so that case is written out:
     a third of the time of a call for each.
     """
     header = _whole_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
-    data = bytes(decompress(codec_of(header.attributes), body))
+    data = bytes(decompress(codec_of(header.attributes), body, limit))
     append_time = header.attributes & batches.LOG_APPEND_TIME
     timestamp, size, pos = header.max_timestamp, len(data), 0
     try:
@@ -187,12 +187,41 @@ def _decode_bytes(data: bytes, pos: int) -> tuple[bytes | None, int]:
     return data[pos : pos + length], pos + length
 
 
-def recompress(batch: Buffer, codec: Codec, level: int | None = None) -> bytes:
-    """The same records under another codec; the stream is re-packed, not parsed."""
-    header = _whole_header(batch)
-    body = decompress(codec_of(header.attributes), memoryview(batch)[HEADER_SIZE : header.size])
+def repack(header: BatchHeader, body: Buffer, codec: Codec, level: int | None = None) -> bytes:
+    """A batch of the records in ``body``, which are not compressed, under another codec."""
     attributes = header.attributes & ~batches.CODEC_MASK | codec
     return _seal(header._replace(attributes=attributes), compress(codec, body, level))
+
+
+def renumber(body: bytes, count: int) -> bytearray:
+    """The records of a batch, with offset deltas from 0 on whatever the producer wrote."""
+    out, pos = bytearray(), 0
+    for number in range(count):
+        length, pos = read_varint(body, pos)
+        end = pos + length
+        _, at = read_varint(body, pos + 1)  # attributes, timestamp delta
+        _, rest = read_varint(body, at)
+        delta = varint(number)
+        out += varint(at - pos + len(delta) + end - rest) + body[pos:at] + delta + body[rest:end]
+        pos = end
+    return out
+
+
+def first_since(
+    batch: Buffer, timestamp: int, offset: int, limit: int = READ_LIMIT
+) -> tuple[int, int] | None:
+    """Time and offset of the first record at or after both; None if the batch has none."""
+    for record in decode_batch(batch, limit):
+        if record.timestamp >= timestamp and record.offset >= offset:
+            return record.timestamp, record.offset
+    return None
+
+
+def newest_since(batch: Buffer, offset: int, limit: int = READ_LIMIT) -> tuple[int, int] | None:
+    """Time and offset of the first of the newest records at or after an offset."""
+    found = (record for record in decode_batch(batch, limit) if record.offset >= offset)
+    newest = max(found, key=lambda record: record.timestamp, default=None)
+    return newest and (newest.timestamp, newest.offset)
 
 
 def split_batches(data: Buffer) -> Iterator[memoryview]:

@@ -13,16 +13,28 @@ Versions
 With acks=0 there is no answer; an error then closes the connection, as in Kafka.
 With acks=all the answer waits until the high watermark has passed (stage two), while
 the connection goes on with the next request.
+
+A batch that takes long to open (``broker/rewriting.py``) is opened by another process, and the
+connection's next requests wait for it: what a client sends is appended in the order it was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.offload import Job, Work
 from tidelog.broker.partition import Partition
+from tidelog.broker.rewriting import (
+    Budget,
+    InvalidRecords,
+    OpenElsewhere,
+    Rewritten,
+    rewrite_elsewhere,
+)
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.hot import (
     Produced,
@@ -38,8 +50,11 @@ from tidelog.wire.messages.produce import ProduceRequest
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 _new_tuple = tuple.__new__  # half the time of Produced(...)
 _ALL = -1
+_WITH_ANSWER = (1, _ALL)
 _FIRST_MAGIC_2 = 3
 
 Answers = list[tuple[TopicRef, list[Produced]]]
@@ -49,12 +64,20 @@ Answers = list[tuple[TopicRef, list[Produced]]]
 def produce(broker: Broker, frame: Frame) -> None:
     """Append record batches."""
     connection, data, start, version, correlation_id = frame
+    waiting: list[_Waiting] = []
     one = decode_one_produce(data, start, version)
-    if one is not None and one[0] == 1:
-        _, _, topic, index, records = one
-        result = _append(broker, topic, index, records, 1, version, broker.clock.now_ms(), [])
-        connection.reply_small(encode_one_produced(correlation_id, topic, result))
-        return
+    if one is not None and one[0] in _WITH_ANSWER:
+        acks, timeout_ms, topic, index, records = one
+        now_ms = broker.clock.now_ms()
+        try:
+            result = _append(broker, topic, index, records, acks, version, now_ms, waiting)
+            if waiting:
+                _wait_for_acks(broker, frame, acks, timeout_ms, [(topic, [result])], waiting)
+            else:
+                connection.reply_small(encode_one_produced(correlation_id, topic, result))
+            return
+        except OpenElsewhere:
+            pass  # the same again, the long way
     transactional_id, acks, timeout_ms, rows = decode_produce(data, start, version)
     refusal = None
     if version < _FIRST_MAGIC_2:
@@ -66,19 +89,80 @@ def produce(broker: Broker, frame: Frame) -> None:
     if refusal is not None:
         _answer(frame, acks, _refuse(rows, refusal))
         return
-    now_ms = broker.clock.now_ms()
-    answers: Answers = []
-    waiting: list[_Waiting] = []
-    for topic, partitions in rows:
-        results = [
-            _append(broker, topic, index, records, acks, version, now_ms, waiting)
-            for index, records in partitions
+    work = _append_all(broker, rows, acks, version, waiting)
+    try:
+        job = next(work)
+    except StopIteration as done:
+        if waiting:
+            _wait_for_acks(broker, frame, acks, timeout_ms, done.value, waiting)
+        else:
+            _answer(frame, acks, done.value)
+        return
+    for _, partitions in rows:  # out of the connection's buffer
+        partitions[:] = [
+            (index, records and memoryview(bytearray(records))) for index, records in partitions
         ]
+    pending = _LaterAnswer(broker, frame, acks, timeout_ms)
+    pending.task = broker.spawn(pending.open_elsewhere(work, job, waiting))
+    connection.park(pending)
+
+
+def _append_all(
+    broker: Broker, rows: ProduceRows, acks: int, version: int, waiting: list[_Waiting]
+) -> Work[Answers]:
+    """Append to one partition after the other; yields what is too much for the event loop."""
+    now_ms = broker.clock.now_ms()
+    budget = Budget()
+    answers: Answers = []
+    for topic, partitions in rows:
+        results: list[Produced] = []
         answers.append((topic, results))
-    if waiting:
-        connection.park(_WaitForAcks(frame, answers, waiting, timeout_ms))
-    else:
-        _answer(frame, acks, answers)
+        for at, (index, records) in enumerate(partitions):
+            try:
+                result = _append(
+                    broker, topic, index, records, acks, version, now_ms, waiting, budget
+                )
+            except OpenElsewhere as much:
+                result = yield from _append_opened(
+                    broker, topic, partitions, at, acks, version, now_ms, waiting, budget, much
+                )
+            results.append(result)
+    return answers
+
+
+def _append_opened(
+    broker: Broker,
+    topic: TopicRef,
+    partitions: list[tuple[int, memoryview | None]],
+    at: int,
+    acks: int,
+    version: int,
+    now_ms: int,
+    waiting: list[_Waiting],
+    budget: Budget,
+    much: OpenElsewhere,
+) -> Work[Produced]:
+    """Append what another process has opened.
+
+    By then the partition may be deleted, or another broker leads it: all is checked again.  If its
+    settings have changed, the batch is opened again.
+    """
+    while True:
+        index, records = partitions[at]
+        assert records is not None
+        try:
+            job = Job(rewrite_elsewhere, (bytes(records), much.rules, now_ms, much.limit))
+            rewritten: Rewritten = yield job
+        except ApiError as error:
+            return _refused(index, error)
+        budget.decompressed += rewritten.decompressed
+        index, records = partitions[at]  # no longer in the connection's buffer
+        try:
+            return _append(
+                broker, topic, index, records, acks, version, now_ms, waiting, budget, rewritten
+            )
+        except OpenElsewhere as again:
+            much = again
 
 
 def _append(
@@ -90,6 +174,8 @@ def _append(
     version: int,
     now_ms: int,
     waiting: list[_Waiting],
+    budget: Budget | None = None,
+    rewritten: Rewritten | None = None,
 ) -> Produced:
     """Append to one partition; what must be waited for is added to ``waiting``."""
     try:
@@ -103,14 +189,19 @@ def _append(
         ):
             partition.gaps.forget()
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        done = partition.append(records, version, now_ms)
+        done = partition.append(records, version, now_ms, budget, rewritten)
     except ApiError as error:
-        return Produced(index, error.code, message=error.message)
+        return _refused(index, error)
     if acks == _ALL and done.last_offset >= partition.log.high_watermark:
         waiting.append(_Waiting(topic, index, partition, done.last_offset, partition.leader_epoch))
     base_offset, _, append_time = done
     log_start = partition.log.log_start_offset
-    return _new_tuple(Produced, (index, 0, base_offset, append_time, log_start, None))
+    return _new_tuple(Produced, (index, 0, base_offset, append_time, log_start, None, ()))
+
+
+def _refused(index: int, error: ApiError) -> Produced:
+    errors = error.errors if isinstance(error, InvalidRecords) else ()
+    return Produced(index, error.code, message=error.message, record_errors=errors)
 
 
 def _refuse(rows: ProduceRows, code: ErrorCode) -> Answers:
@@ -121,8 +212,25 @@ def _answer(frame: Frame, acks: int, answers: Answers) -> None:
     if acks != 0:
         answer = encode_produce_response(frame.version, frame.correlation_id, answers)
         frame.connection.reply([answer])
-    elif any(result.error for _, results in answers for result in results):
+    elif _failed(answers):
         frame.connection.hang_up("a Produce with acks=0 failed")
+
+
+def _wait_for_acks(
+    broker: Broker,
+    frame: Frame,
+    acks: int,
+    timeout_ms: int,
+    answers: Answers,
+    waiting: list[_Waiting],
+) -> None:
+    pending = _LaterAnswer(broker, frame, acks, timeout_ms)
+    pending.wait_for_acks(answers, waiting)
+    frame.connection.park(pending)
+
+
+def _failed(answers: Answers) -> bool:
+    return any(result.error for _, results in answers for result in results)
 
 
 class _Waiting(NamedTuple):
@@ -149,22 +257,65 @@ class _Waiting(NamedTuple):
         return 0
 
 
-class _WaitForAcks(Pending):
-    """Stage two: wait until every partition has passed its offset, or time is up."""
+class _LaterAnswer(Pending):
+    """A request whose batches are being opened, and after that stage two: wait until every
+    partition has passed its offset, or time is up."""
 
-    __slots__ = ("_answers", "_correlation_id", "_scheduled", "_timer", "_version", "_waiting")
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_broker",
+        "_correlation_id",
+        "_scheduled",
+        "_size",
+        "_timeout_ms",
+        "_timer",
+        "_version",
+        "_waiting",
+        "task",
+    )
 
-    def __init__(
-        self, frame: Frame, answers: Answers, waiting: list[_Waiting], timeout_ms: int
-    ) -> None:
-        super().__init__(frame.connection, blocking=False)
+    soon = True
+
+    def __init__(self, broker: Broker, frame: Frame, acks: int, timeout_ms: int) -> None:
+        super().__init__(frame.connection, blocking=True)
+        self._broker = broker
         # Not the frame itself: it would keep the connection's buffer alive.
         self._version, self._correlation_id = frame.version, frame.correlation_id
-        self._answers = answers
-        self._waiting = waiting
+        self._size = len(frame.data)
+        self._acks, self._timeout_ms = acks, timeout_ms
+        self._answers: Answers = []
+        self._waiting: list[_Waiting] = []
         self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None  # of what is opened elsewhere
+
+    async def open_elsewhere(self, work: Work[Answers], job: Job, waiting: list[_Waiting]) -> None:
+        """Append the batches that take long to open, one after the other."""
+        try:
+            answers = await self._broker.offload.finish(work, job)
+        except Exception:
+            log.exception("%s: a Produce failed", self.connection.peer)
+            self.connection.close("internal error")
+            return
+        if self._acks == 0:
+            if _failed(answers):
+                self.connection.hang_up("a Produce with acks=0 failed")
+            self.complete([])
+        elif waiting and not self.connection.closed:
+            self.task = None
+            self.wait_for_acks(answers, waiting)
+            self._wake()  # while others were opened, the replicas may have come by the first
+            self.connection.pending_done()  # the next requests need not wait for the replicas
+        else:
+            self._encode(answers)
+
+    def wait_for_acks(self, answers: Answers, waiting: list[_Waiting]) -> None:
+        """The batches are written; now the replicas need them too."""
+        self.blocking = False
+        self._answers, self._waiting = answers, waiting
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._finish)
+        self._timer = loop.call_later(max(0, self._timeout_ms) / 1000, self._finish)
         for row in waiting:
             row.partition.watch(self._wake)
 
@@ -196,9 +347,17 @@ class _WaitForAcks(Pending):
             )
             for topic, results in self._answers
         ]
+        self._encode(answers)
+
+    def _encode(self, answers: Answers) -> None:
         self.complete([encode_produce_response(self._version, self._correlation_id, answers)])
 
     def cancel(self) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for row in self._waiting:
             row.partition.unwatch(self._wake)
+        # What a client has sent with acks=0 it takes for written, also when it is gone.
+        task, offload = self.task, self._broker.offload
+        if task is not None and not (self._acks == 0 and offload.keep(task, self._size)):
+            task.cancel()

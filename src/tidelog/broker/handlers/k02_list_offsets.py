@@ -13,11 +13,16 @@ Versions: 1 one offset per partition; 2 isolation level; 4 leader epoch; 6 flexi
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
+from tidelog.broker.offload import Job, Work
 from tidelog.broker.partition import Partition
+from tidelog.broker.rewriting import Budget
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.log import timestamps
+from tidelog.wire.compression import DecompressedTooLarge
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -32,35 +37,48 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _FIRST_NOT_AVAILABLE = 5
+_MOST_DECOMPRESSED = 256 * 1024 * 1024  # of a batch that is searched for a time
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 
 
 @api(ListOffsetsRequest, versions=(1, 11))
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, client: Client
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Find offsets: earliest, latest, by time."""
+    work = _look_up_all(broker, request, client.version)
+    try:
+        job = next(work)
+    except StopIteration as done:
+        answer: ListOffsetsResponse = done.value
+        return answer
+    return broker.offload.finish(work, job)
+
+
+def _look_up_all(
+    broker: Broker, request: ListOffsetsRequest, version: int
+) -> Work[ListOffsetsResponse]:
+    """One partition after the other; yields what is too much for the event loop."""
     asked = Counter(
         (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
     )
     committed = request.isolation_level == _READ_COMMITTED
     follower = request.replica_id >= 0 and broker.member is not None
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _look_up(broker, topic.name, row, committed, follower, client.version)
-                    if asked[topic.name, row.partition_index] == 1
-                    else ListOffsetsPartitionResponse(
-                        partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST
-                    )
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    budget = Budget()
+    answer = ListOffsetsResponse(topics=[])
+    for topic in request.topics:
+        answer.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=[]))
+        for row in topic.partitions:
+            if asked[topic.name, row.partition_index] == 1:
+                result = yield from _look_up(
+                    broker, topic.name, row, committed, follower, version, budget
+                )
+            else:
+                result = ListOffsetsPartitionResponse(
+                    partition_index=row.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                )
+            answer.topics[-1].partitions.append(result)
+    return answer
 
 
 def _look_up(
@@ -70,7 +88,8 @@ def _look_up(
     committed: bool,
     follower: bool,
     version: int,
-) -> ListOffsetsPartitionResponse:
+    budget: Budget,
+) -> Work[ListOffsetsPartitionResponse]:
     index = row.partition_index
     try:
         partition = broker.replicas.find(topic, index, broker.metadata)
@@ -79,7 +98,8 @@ def _look_up(
         if follower and row.timestamp == LATEST:
             timestamp, offset = -1, log.end_offset
         else:
-            timestamp, offset = _find(partition, row.timestamp, committed)
+            timestamp, offset = yield from _find(partition, row.timestamp, committed, budget)
+            partition.check_leader(row.current_leader_epoch)  # still, after a long search?
             beyond = row.timestamp == LATEST or (
                 offset < 0 and (row.timestamp >= 0 or row.timestamp == MAX_TIMESTAMP)
             )
@@ -110,7 +130,9 @@ def _look_up(
     )
 
 
-def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
+def _find(
+    partition: Partition, timestamp: int, committed: bool, budget: Budget
+) -> Work[tuple[int, int]]:
     log = partition.log
     end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST:
@@ -120,8 +142,29 @@ def _find(partition: Partition, timestamp: int, committed: bool) -> tuple[int, i
     if timestamp == LATEST_TIERED:
         return -1, -1
     if timestamp == MAX_TIMESTAMP:
-        newest = log.newest_record()
+        newest = yield from _run(timestamps.search_newest(log), budget)
         return newest if newest is not None and newest[1] < end else (-1, -1)
     if timestamp < 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{timestamp} is not a timestamp")
-    return log.offset_for_timestamp(timestamp, end) or (-1, -1)
+    found = yield from _run(timestamps.search(log, timestamp, end), budget)
+    return found or (-1, -1)
+
+
+def _run(search: timestamps.Search, budget: Budget) -> Work[timestamps.Found]:
+    """Look into the batches that a search asks for: small ones here, others elsewhere."""
+    try:
+        look = next(search)
+        while True:
+            found: timestamps.Found = None
+            here = budget.allows(look.header)
+            if here:
+                try:
+                    found = look.function(*look.args, budget.bytes_here)
+                except DecompressedTooLarge:
+                    here = False
+            if not here:
+                found = yield Job(look.function, (*look.args, _MOST_DECOMPRESSED))
+            look = search.send(found)
+    except StopIteration as done:
+        result: timestamps.Found = done.value
+        return result

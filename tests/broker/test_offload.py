@@ -1,0 +1,165 @@
+"""What happens meanwhile, while another process opens a batch."""
+
+import asyncio
+import contextlib
+
+import pytest
+from broker.test_bombs import many
+from raw_client import RawClient, batch_of, values_of
+from waiting import comes_true
+
+from tidelog.broker.broker import Broker
+from tidelog.errors import ErrorCode
+from tidelog.new_topic import NewTopic
+from tidelog.wire.frame import decode_response, encode_request
+from tidelog.wire.messages.produce import ProduceResponse
+
+CONFIG = {"cleanup.policy": "compact"}
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path):
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        await broker.controller.create_topic(NewTopic("t", config=CONFIG))
+        yield broker
+
+
+class Producer:
+    """Sends one batch that is opened elsewhere, and waits for its answer."""
+
+    def __init__(self, broker, acks=1, *batches):
+        self.broker = broker
+        self.request = RawClient.produce_request("t", many(1100), acks=acks, timeout_ms=10**8)
+        if batches:
+            rows = [RawClient.produce_request(*row).topic_data[0] for row in batches]
+            self.request.topic_data = rows
+
+    async def __aenter__(self):
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.broker.port)
+        self.writer.write(encode_request(self.request, 9, 1, "test"))
+        return self
+
+    async def __aexit__(self, *_):
+        self.writer.close()
+
+    async def error(self):
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        _, answer = decode_response(ProduceResponse, 9, await self.reader.readexactly(size))
+        return answer.responses[0].partition_responses[0].error_code
+
+
+async def waiting_for_its_turn(broker):
+    await comes_true(lambda: broker.offload._turn._waiters, "a batch that waits to be opened")
+
+
+def scenario(tmp_path, work, *args):
+    async def run():
+        async with asyncio.timeout(100), running(tmp_path) as broker:
+            await work(broker, *args)
+
+    asyncio.run(run())
+
+
+def test_the_topic_is_deleted(tmp_path):
+    async def work(broker):
+        await broker.offload._turn.acquire()
+        async with Producer(broker) as producer:
+            await waiting_for_its_turn(broker)
+            await broker.controller.delete_topic("t")
+            broker.offload._turn.release()
+            assert await producer.error() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    scenario(tmp_path, work)
+
+
+def test_another_broker_leads(tmp_path):
+    async def work(broker):
+        await broker.offload._turn.acquire()
+        async with Producer(broker) as producer:
+            await waiting_for_its_turn(broker)
+            broker.replicas.partitions["t", 0].leads = False
+            broker.offload._turn.release()
+            assert await producer.error() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    scenario(tmp_path, work)
+
+
+@pytest.mark.parametrize(("acks", "appended"), [(0, 1100), (1, 0), (-1, 0)])
+def test_the_client_goes(tmp_path, acks, appended):
+    """With acks=0 it takes for written what it has sent; else it sends it again."""
+
+    async def work(broker):
+        log = broker.replicas.partitions["t", 0].log
+        await broker.offload._turn.acquire()
+        async with Producer(broker, acks):
+            await waiting_for_its_turn(broker)
+        await comes_true(lambda: not broker.server.connections)
+        broker.offload._turn.release()
+        await comes_true(lambda: log.end_offset == appended and not broker.offload._turn.locked())
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+        assert log.end_offset == appended + 1100
+
+    scenario(tmp_path, work)
+
+
+def test_the_settings_of_the_topic_change(tmp_path):
+    """A batch is opened again, by the rules that hold now."""
+
+    async def work(broker):
+        await broker.offload._turn.acquire()
+        async with Producer(broker) as producer:
+            await waiting_for_its_turn(broker)
+            config = {**CONFIG, "compression.type": "gzip"}
+            await broker.controller.set_topic_config("t", config)
+            broker.offload._turn.release()
+            assert await producer.error() == 0
+        (batch,) = broker.replicas.partitions["t", 0].log.batches(0)
+        assert batch[22] == 1
+        assert len(values_of(batch)) == 1100
+
+    scenario(tmp_path, work)
+
+
+def test_the_process_is_lost(tmp_path):
+    async def work(broker):
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+        broker.offload._process.kill()
+        async with Producer(broker) as producer:
+            first = await producer.error()
+        assert first in (0, ErrorCode.KAFKA_STORAGE_ERROR)
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+
+    scenario(tmp_path, work)
+
+
+def test_the_broker_stops(tmp_path):
+    async def work(broker):
+        await broker.offload._turn.acquire()
+        async with Producer(broker) as producer:
+            await waiting_for_its_turn(broker)
+            await broker.stop()
+            with pytest.raises(asyncio.IncompleteReadError):
+                await producer.error()
+
+    scenario(tmp_path, work)
+
+
+def test_the_replicas_have_it_meanwhile(tmp_path):
+    """By the time that the last batch of a request is opened, the first may be acknowledged."""
+
+    async def work(broker):
+        config = {"visibility": "flushed", "flush.ms": "1"}
+        await broker.controller.create_topic(NewTopic("flushed", config=config))
+        await broker.offload._turn.acquire()
+        async with Producer(broker, -1, ("flushed", batch_of(b"v")), ("t", many(1100))) as producer:
+            await waiting_for_its_turn(broker)
+            partition = broker.replicas.partitions["flushed", 0]
+            await comes_true(lambda: partition.high_watermark == 1)
+            broker.offload._turn.release()
+            assert await producer.error() == 0
+
+    scenario(tmp_path, work)
