@@ -26,6 +26,7 @@ NUMBERS = [0, 1, -1, 2, 127, -128, 255, 32767, -32768, 65535]
 NUMBERS += [2**31 - 1, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63)]
 COUNTS = (0, 1, 2, 3, 126, 127, 128, 16383, 32767, 65536, 2**24, 2**31 - 1)
 TEXTS = ("", ".", "..", "a/b", "\0", "é" * 100, "😀", "everything", "__consumer_offsets", "a b")
+TEXTS += ("../x", "../../x", "/x", "a/../../../x")
 TEXTS += ("made", "looked-into", "created-by-v4", "0", "-1", "9223372036854775807")
 HEADER = 12  # size, key, version, correlation id: changed only by mutations that mean to
 CLIENT = "fuzz"
@@ -117,11 +118,15 @@ class Mutator:
     def __init__(self, seed, topic_id):
         self.random = Random(seed)
         self._corpus = Corpus(self.random, topic_id)
-        self._samples = self._corpus.rows
+        self.use(self._corpus.rows)
         self._kept = {}
         # More of those that are decoded as a rule: they reach the handlers.
         self._on_bytes = [self.flip] * 4 + [self.number, self.double, self.tags] * 2
         self._on_bytes += [self.cut, self.drop, self.splice, self.other_version]
+
+    def use(self, samples):
+        """Mutate these from now on: rows like those of the corpus."""
+        self.samples = samples
 
     def frame(self):
         while True:
@@ -131,7 +136,7 @@ class Mutator:
 
     def _any_frame(self):
         rng = self.random
-        key, version, make = rng.choice(self._samples)
+        key, version, make = rng.choice(self.samples)
         if rng.random() < 0.85:
             message = make(version)
             if key == PRODUCE and rng.random() < 0.5:
@@ -266,7 +271,7 @@ class Mutator:
         return self._resized(data[:at] + piece * times + data[at:], "bytes repeated")
 
     def splice(self, data):
-        other = self._bytes_of(*self.random.choice(self._samples))
+        other = self._bytes_of(*self.random.choice(self.samples))
         tail = other[self.random.randrange(HEADER, len(other)) :]
         at = self.random.randrange(HEADER, len(data))
         return self._resized(data[:at] + tail, "spliced")
@@ -286,7 +291,7 @@ class Mutator:
         return self._resized(data[:at] + section + data[at + 1 :], "tagged fields")
 
     def other_version(self, data):
-        key, version, _ = self.random.choice(self._samples)
+        key, version, _ = self.random.choice(self.samples)
         if self.random.random() < 0.2:
             key, version = self.random.choice(NUMBERS[:10]) & 0x7FFF, self.random.randrange(-2, 20)
         return Frame(data[:4] + struct.pack(">hh", key, version) + data[8:], "another API")

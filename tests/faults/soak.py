@@ -7,6 +7,7 @@
     ./dev soak --fuzz                 ten million mutated requests
     ./dev soak --fuzz 500000          half a million
     ./dev soak --fuzz --from 1200     ... from block 1200 of the same seed on
+    ./dev soak --fuzz 500000 --member   the same to a member of a cluster, with the brokers' own
 
 It prints its seed and what it does; the last line sums up.  Exit code 1 is a broken promise.
 """
@@ -23,11 +24,13 @@ from pathlib import Path
 from faults.episodes import FLUSHED, kills, power_cuts
 from faults.fuzzing import PROBE_EVERY, Fuzzer, Watchdog, tidy
 from faults.measure import GIVE_BACK, MIB, check_log, closed_again, descriptors, in_memory, resident
+from faults.member import Member
 from faults.mutations import Mutator
 from raw_client import RawClient
 
 from tidelog.testing import LocalBroker
 
+MEMBER_BLOCK = 2_000
 BLOCK = 10_000  # requests of one seed; a run goes on from any block
 WARM = 3  # blocks until every decoder is compiled and every buffer has been large
 # What the broker keeps by design: answers (16 MiB), fetch sessions (1,000, small ones here), and
@@ -75,9 +78,10 @@ class Samples:
         self.memory, self.files = [], []
         self.topics = self.partitions = 0  # at most
 
-    def take(self, topics, partitions):
+    def take(self, topics, partitions, *, files=True):
+        """``files``: descriptors are as they were (those of a member come and go)."""
         self.topics, self.partitions = max(self.topics, topics), max(self.partitions, partitions)
-        if len(self.files) <= WARM:
+        if len(self.files) <= WARM or not files:
             self.files.append(descriptors(self._broker))
         else:
             self.files.append(closed_again(self._broker, min(self.files)))
@@ -148,6 +152,44 @@ def fuzz(seed, requests, first):
         )
 
 
+def fuzz_member(seed, requests, first):
+    os.environ.setdefault(*GIVE_BACK)
+    blocks = max(1, requests // MEMBER_BLOCK)
+    with (
+        tempfile.TemporaryDirectory(dir=in_memory(), prefix="tidelog-soak-") as folder,
+        Member(Path(folder) / "cluster") as member,
+        Watchdog(member.broker.port) as watchdog,
+    ):
+        broker = member.broker
+        say(f"the member is process {broker.pid}, its log {broker.log_path}")
+        samples = Samples(broker)
+        longest = 0.0
+        begun = time.monotonic()
+        for block in range(first, first + blocks):
+            made = member.run(f"{seed} {block}", MEMBER_BLOCK)
+            samples.take(*made, files=False)
+            samples.check_log()
+            longest = max(longest, watchdog.longest())
+            watchdog.waits.clear()
+            assert longest < LONGEST_WAIT, f"somebody was held up for {longest:.1f} s"
+            rate = member.fuzzer.served / (time.monotonic() - begun)
+            say(
+                f"block {block}: {member.fuzzer.served:,} requests, {rate:,.0f}/s, "
+                f"{samples.memory[-1] / MIB:.1f} MiB, {made[0]} topics"
+            )
+        check_log(member.other.log)
+        with RawClient(broker.port) as client:
+            member.fuzzer.probes.check_all(client)
+        outcomes = ", ".join(
+            f"{count / member.fuzzer.served:.1%} {name}"
+            for name, count in member.fuzzer.outcomes.most_common()
+        )
+        return (
+            f"{member.fuzzer.served:,} requests to a member, {blocks} elections, each obeyed: "
+            f"{outcomes}; longest wait {longest:.2f} s; {samples.told()}"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=0, help="go on for so long")
@@ -162,12 +204,14 @@ def main():
         metavar="N",
         help="N mutated requests (ten million if not said) instead of crashes",
     )
+    parser.add_argument("--member", action="store_true", help="fuzz a member of a cluster")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first block")
     options = parser.parse_args()
     say(f"seed {options.seed}")
     try:
         if options.fuzz is not None:
-            summary = fuzz(options.seed, options.fuzz, options.first)
+            run = fuzz_member if options.member else fuzz
+            summary = run(options.seed, options.fuzz, options.first)
         else:
             # Who names one of the two wants only that.
             named = options.kills is not None or options.cuts is not None

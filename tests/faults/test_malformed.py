@@ -10,6 +10,7 @@ import tempfile
 import pytest
 from faults.fuzzing import TOPIC, Fuzzer, Watchdog, tidy
 from faults.measure import GIVE_BACK, MIB, check_log, closed_again, descriptors, in_memory, resident
+from faults.member import Member
 from faults.mutations import Mutator
 from raw_client import RawClient, batch_of
 
@@ -56,6 +57,26 @@ def test_mutated_requests_never_hurt(monkeypatch):
         assert resident(broker) - memory < 20 * MIB
         fuzzer.probes.check_all(client)
         assert client.produce(TOPIC, batch_of(b"still here")).error_code == 0
+
+
+@pytest.mark.timeout(600)
+def test_mutated_requests_to_a_member_of_a_cluster(zookeeper, monkeypatch, tmp_path):
+    """Also those that only brokers send; the true controller is obeyed after them."""
+    monkeypatch.setenv(*GIVE_BACK)
+    seed = int(os.environ.get("FUZZ_SEED") or int.from_bytes(os.urandom(4), "big"))
+    print(f"FUZZ_SEED={seed}")
+    with Member(tmp_path / "cluster", zookeeper) as member:
+        member.run(f"{seed} 0", 1000)
+        memory = resident(member.broker)
+        with Watchdog(member.broker.port) as watchdog:
+            for part in range(1, 3):
+                member.run(f"{seed} {part}", 1000)
+        print(member.fuzzer.outcomes, f"longest wait {watchdog.longest():.2f} s")
+        for broker in (member.broker, member.other):
+            check_log(broker.log)
+        assert resident(member.broker) - memory < 30 * MIB
+        with RawClient(member.broker.port) as client:
+            member.fuzzer.probes.check_all(client)
 
 
 @pytest.fixture(scope="module")

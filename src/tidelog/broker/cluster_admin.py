@@ -23,7 +23,7 @@ from tidelog.client.admin import (
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.coordination import paths
 from tidelog.coordination.cluster_controller import ClusterController
-from tidelog.coordination.keeper import ConnectionLost, Unreachable
+from tidelog.coordination.keeper import ConnectionLost, KeeperError, Unreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Message)
 
 _RETRY_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
 _VERSIONS = {CreateTopicsRequest: 7, DeleteTopicsRequest: 6, CreatePartitionsRequest: 3}
 
 
@@ -77,11 +78,14 @@ class ClusterAdmin:
         except ApiError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 # Another broker was faster; who wanted the topic may use it now.
-                await self._until(lambda metadata: new.name in metadata.topics)
+                await self._until(lambda metadata: new.name in metadata.topics, new.name)
             raise
         if not validate_only:
-            await self._until(lambda metadata: topic.topic_id in metadata.topic_names)
+            await self._until_created(new.name, topic.topic_id)
         return topic
+
+    async def _until_created(self, name: str, topic_id: bytes) -> None:
+        await self._until(lambda metadata: topic_id in metadata.topic_names, name, topic_id)
 
     async def _have_created(self, new: NewTopic, validate_only: bool) -> TopicInfo:
         request = create_request([new], validate_only=validate_only)
@@ -92,7 +96,7 @@ class ClusterAdmin:
             row_of = PartitionInfo(-1, -1, (-1,) * max(result.replication_factor, 1), ())
             rows = (row_of,) * max(result.num_partitions, 1)
             return TopicInfo(new.name, result.topic_id, rows, new.config)
-        await self._until(lambda metadata: result.topic_id in metadata.topic_names)
+        await self._until_created(new.name, result.topic_id)
         found = self.metadata.topic_by_id(result.topic_id)
         if found is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{new.name} was deleted again")
@@ -193,14 +197,35 @@ class ClusterAdmin:
             await self._member.reachable()  # without ZooKeeper there will be none
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _until(self, known: Callable[[ClusterMetadata], bool]) -> None:
-        """Wait until this broker has heard of it."""
+    async def _until(
+        self,
+        known: Callable[[ClusterMetadata], bool],
+        name: str | None = None,
+        topic_id: bytes | None = None,
+    ) -> None:
+        """Wait until this broker has heard of it, or until the topic (of this id) is gone: of one
+        that was deleted at once it may never hear."""
         try:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 while not known(self.metadata):
-                    await self._broker.next_metadata()
+                    try:
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            await self._broker.next_metadata()
+                    except TimeoutError:
+                        if name is not None and await self._is_gone(name, topic_id):
+                            return
         except TimeoutError:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
+
+    async def _is_gone(self, name: str, topic_id: bytes | None) -> bool:
+        try:
+            topics, unreadable = await self._member.registry.assignments([name])
+        except KeeperError:
+            return False
+        found = topics.get(name)
+        if found is None:
+            return name not in unreadable
+        return topic_id not in (None, found.topic_id)
 
     def close(self) -> None:
         if self._peer is not None:

@@ -72,7 +72,10 @@ class Peer:
         async with self._connecting:
             if self._link is None or self._link.ended:
                 loop = asyncio.get_running_loop()
-                _, self._link = await loop.create_connection(_Link, self.host, self.port)
+                try:
+                    _, self._link = await loop.create_connection(_Link, self.host, self.port)
+                except (ValueError, OverflowError) as error:  # of a host or port that cannot be
+                    raise OSError(0, f"this is no address: {error}") from error
             return self._link
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def broker_info(node: str, data: bytes, stat: Stat) -> BrokerInfo:
         value = paths.from_json(data)
         host, port, rack = value["host"], value["port"], value.get("rack")
         # Kafka writes null and -1 for a broker that has other listeners than PLAINTEXT only.
-        if not isinstance(host, str) or not isinstance(port, int) or port < 0:
+        if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port < 65536:
             raise ValueError(f"host {host!r} and port {port!r} are no address")
         rack = None if rack is None else _text(rack)
         return BrokerInfo(int(node), host or None, port, rack, stat.czxid)

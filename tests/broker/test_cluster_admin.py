@@ -1,0 +1,58 @@
+"""Admin requests of a member: the answer comes when the broker knows what was changed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidelog.broker import cluster_admin
+from tidelog.broker.cluster_admin import ClusterAdmin
+from tidelog.clock import FakeClock
+from tidelog.coordination.embedded import EmbeddedKeeper
+from tidelog.coordination.metadata import ClusterMetadata, TopicInfo
+from tidelog.coordination.registry import Registry
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.new_topic import NewTopic
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_topic_that_is_deleted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Of a topic that was created and deleted again this broker may never hear: nobody waits."""
+    monkeypatch.setattr(cluster_admin, "_LOOK_SECONDS", 0.01)
+    topic = TopicInfo("t", b"t" * 16, ())
+
+    async def create(*_: object, **__: object) -> TopicInfo:
+        if exists:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+        return topic
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def govern(work: Any) -> Any:
+        return await work
+
+    async def run() -> None:
+        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+        member: Any = SimpleNamespace(
+            controller=SimpleNamespace(create_topic=create),
+            govern=govern,
+            registry=Registry(keeper, FakeClock()),
+        )
+        broker: Any = SimpleNamespace(metadata=ClusterMetadata(), next_metadata=never)
+        admin = ClusterAdmin(broker, member)
+        async with asyncio.timeout(20):
+            if exists:
+                with pytest.raises(ApiError):
+                    await admin.create_topic(NewTopic("t", 1, 1))
+            else:
+                assert await admin.create_topic(NewTopic("t", 1, 1)) is topic
+        await keeper.close()
+
+    asyncio.run(run())
