@@ -447,7 +447,8 @@ REPLICATION = [
             doc="The replicas that are throttled while they follow and are not in sync."),
     Setting("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, least=0,
             dynamic=True,
-            doc=_NO_EFFECT + "replicas do not move between directories."),
+            doc="How many bytes a second are copied of each replica that moves between log "
+                "directories."),
 ]
 # fmt: on
 

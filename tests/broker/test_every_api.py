@@ -12,6 +12,7 @@ from tidelog.testing import LocalBroker
 from tidelog.wire.messages import (
     alter_configs,
     alter_partition,
+    alter_replica_log_dirs,
     consumer_group_describe,
     consumer_group_heartbeat,
     controlled_shutdown,
@@ -270,6 +271,7 @@ SAMPLES = {
     31: lambda _: delete_acls.DeleteAclsRequest(filters=[]),
     32: sample_describe_configs,
     33: sample_alter_configs,
+    34: lambda _: alter_replica_log_dirs.AlterReplicaLogDirsRequest(dirs=[]),
     35: lambda _: describe_log_dirs.DescribeLogDirsRequest(topics=None),
     37: sample_create_partitions,
     42: lambda _: delete_groups.DeleteGroupsRequest(groups_names=["nobody"]),

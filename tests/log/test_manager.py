@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from log_support import NOW, append, contents, log_config, make_batch
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, SettingError
 from tidelog.log.log import Log
-from tidelog.log.manager import DirectoryInUse, LogManager, Opened, WrongCluster
+from tidelog.log.manager import MOVED, DirectoryInUse, LogManager, Opened, WrongCluster
 
 MARK = ".kafka_cleanshutdown"
 TOPIC_ID = bytes(range(16))
@@ -359,4 +360,31 @@ def test_deletion(tmp_path: Path, topic: str) -> None:
     manager, found = start(tmp_path)
     assert found == {}
     assert not os.path.exists(path)
+    manager.close()
+
+
+def test_a_move_that_a_crash_has_interrupted(tmp_path: Path) -> None:
+    """Once the copy has its name it counts, with the offsets that the old directory knows."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    manager, _ = start(one, two)
+    make(manager, records=5)
+    manager.logs["t", 0].advance_start(2)
+    manager.write_checkpoints()
+    manager.release()
+    copy = two / "t-0"
+    shutil.copytree(one / "t-0", copy)
+    (copy / MOVED).write_text("")
+    future = two / "t-0.0123456789abcdef0123456789abcdef-future"
+    shutil.copytree(copy, future)
+    manager, found = start(one, two)
+    assert values(manager) == [b"2", b"3", b"4"]
+    assert found["t", 0].topic_id == TOPIC_ID
+    assert found["t", 0].log.directory == str(copy)
+    assert [path.name for path in tmp_path.glob("*/t-0*")] == ["t-0"]
+    assert not (copy / MOVED).exists()
+    manager.release()  # another crash: what it knows is in its own directory by now
+    (copy / MOVED).write_text("")  # and the old one was removed, but not yet this
+    manager, _ = start(one, two)
+    assert values(manager) == [b"2", b"3", b"4"]
+    assert not (copy / MOVED).exists()
     manager.close()

@@ -24,6 +24,7 @@ from tidelog.broker.cluster_admin import ClusterAdmin
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.log_dir_moves import LogDirMoves
 from tidelog.broker.membership import Membership
 from tidelog.broker.offload import Offload
 from tidelog.broker.peers import Peer
@@ -95,6 +96,11 @@ class Broker:
         )
         self.manager = LogManager(self.settings["log.dirs"], self.clock)
         self.replicas = Replicas(self.manager, self.log_config, self.broker_id, self.clock)
+        self.log_dir_moves = LogDirMoves(
+            self.replicas,
+            self.spawn,
+            lambda: self.settings["replica.alter.log.dirs.io.max.bytes.per.second"],
+        )
         self.groups = GroupCoordinator(self)
         self.server = Server(self, self.settings)
         self.keeper: Keeper

@@ -323,6 +323,11 @@ class Replicas:
         if partition in self._flushes and self._flushes[partition] is None:
             self._begin_flush(partition)
 
+    def settle_flush(self, partition: Partition) -> None:
+        """Wait for the flush in flight, if there is one."""
+        if partition in self._syncing:
+            self._settle(partition)
+
     def _settle(self, partition: Partition) -> None:
         """Note how the flush in flight has ended; waits for it if it has not."""
         flush, future = self._syncing.pop(partition)

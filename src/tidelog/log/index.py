@@ -68,6 +68,14 @@ class _Index:
         if self.written:
             self._data = None
 
+    def move_to(self, directory: str, *, active: bool) -> None:
+        """The segment is in another directory by now, where its file is a copy, or is not yet."""
+        self.path = os.path.join(directory, os.path.basename(self.path))
+        if isinstance(self._data, bytearray) and (active or self._written != len(self._data)):
+            self._written = -1
+        else:
+            self._data = None
+
     def reset(self) -> None:
         """Forget every entry; the next flush rewrites the file."""
         self._data = bytearray()

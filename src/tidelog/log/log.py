@@ -526,6 +526,14 @@ class Log:
         self._set_segments([*self.segments[:first], new, *rest])
         self._unsynced_names = True
 
+    def move_to(self, directory: str) -> None:
+        """Go on in a copy of all files (another log directory)."""
+        self.truncations += 1  # what others have begun with the old files does not count
+        self.directory = directory
+        for segment in self.segments:
+            segment.move_to(directory, active=segment is self.active)
+        self._unsynced_names = True
+
     def abandon_swap(self) -> None:
         """Segments are about to go: a copy that was to take their place must not come."""
         if self.swapping is not None:

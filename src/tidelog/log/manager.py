@@ -36,9 +36,17 @@ from tidelog.wire.uuids import parse_uuid, uuid_text
 
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _STRAY = "-stray"
+_FUTURE = "-future"
 CLEAN_MARK = ".kafka_cleanshutdown"
 _META = "meta.properties"
-_TOPIC_ID = "partition.metadata"
+_CHECKPOINTS = (
+    checkpoints.RECOVERY_POINT,
+    checkpoints.HIGH_WATERMARK,
+    checkpoints.LOG_START,
+    checkpoints.CLEANER,
+)
+TOPIC_ID = "partition.metadata"
+MOVED = "moved-here"  # in our copy of a partition whose old directory may still be there
 _FLUSHES_AT_ONCE = 16
 _PROGRESS_SECONDS = 2.0
 
@@ -69,6 +77,7 @@ class LogManager:
         self.clock = clock
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}  # as found on disk
+        self.preferred: dict[TopicPartition, str] = {}  # where to make a log that is to come
         self._locks: list[int] = []
         self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
         self._checkpoint_lock = threading.Lock()
@@ -150,6 +159,9 @@ class LogManager:
                     continue
                 if name.endswith("-delete"):
                     shutil.rmtree(path, ignore_errors=True)
+                elif name.endswith(_FUTURE) and os.path.exists(os.path.join(path, MOVED)):
+                    log.warning("%s: a move that did not come to its end; ask for it again", path)
+                    shutil.rmtree(path, ignore_errors=True)
                 elif name.endswith(_STRAY):
                     log.warning(
                         "%s (%.1f MiB) was set aside, as it is of no known topic; it stays until "
@@ -161,23 +173,22 @@ class LogManager:
                     found.append(((match[1], int(match[2])), directory))
                 else:
                     log.warning("%s is not a partition; it is left alone", path)
+        found, moved = self._two_directories(found)
         points: dict[tuple[str, str], dict[TopicPartition, int]] = {
             (directory, name): read_checkpoint(directory, name)
             for directory in self.directories
-            for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START, checkpoints.CLEANER)
-        }
-        watermarks = {
-            directory: read_checkpoint(directory, checkpoints.HIGH_WATERMARK)
-            for directory in self.directories
+            for name in _CHECKPOINTS
         }
         for (directory, _), offsets in points.items():
             self._checkpointed.setdefault(directory, set()).update(offsets)
+        for key, (old, new) in moved.items():
+            for name in _CHECKPOINTS:
+                if key in points[old, name]:
+                    points[new, name].setdefault(key, points[old, name][key])
         result: dict[TopicPartition, Opened] = {}
         now_ms = self.clock.now_ms()
         for done, (key, directory) in enumerate(found, 1):
             path = os.path.join(directory, f"{key[0]}-{key[1]}")
-            if key in result:
-                raise SettingError(f"log.dirs: {key[0]}-{key[1]} is in two directories; remove one")
             opened = open_log(
                 path,
                 config_of(key[0]),
@@ -187,15 +198,46 @@ class LogManager:
                 log_start_offset=points[directory, checkpoints.LOG_START].get(key),
             )
             opened.cleaned_offset = points[directory, checkpoints.CLEANER].get(key)
-            if key in watermarks[directory]:
-                committed = min(watermarks[directory][key], opened.end_offset)
+            watermark = points[directory, checkpoints.HIGH_WATERMARK].get(key)
+            if watermark is not None:
+                committed = min(watermark, opened.end_offset)
                 opened.high_watermark = max(committed, opened.log_start_offset)
             self.logs[key] = opened
             result[key] = Opened(opened, _read_topic_id(path))
             if (topic_id := result[key].topic_id) is not None:
                 self.topic_ids[key] = topic_id
             progress(done, len(found))
+        if moved:
+            self.write_checkpoints()
+        for key, (old, new) in moved.items():
+            name = directory_name(*key)
+            shutil.rmtree(self.delete_directory(os.path.join(old, name)), ignore_errors=True)
+            remove(os.path.join(new, name, MOVED))
         return result
+
+    def _two_directories(
+        self, found: list[tuple[TopicPartition, str]]
+    ) -> tuple[list[tuple[TopicPartition, str]], dict[TopicPartition, tuple[str, str]]]:
+        """Of a partition that is in two directories, the copy counts that a move has finished.
+
+        Returns what counts, and from where to where partitions were moved.
+        """
+        by_key: dict[TopicPartition, list[str]] = {}
+        for key, directory in found:
+            by_key.setdefault(key, []).append(directory)
+        moved: dict[TopicPartition, tuple[str, str]] = {}
+        for key, directories in by_key.items():
+            name = directory_name(*key)
+            if len(directories) == 1:
+                if len(self.directories) > 1:
+                    remove(os.path.join(directories[0], name, MOVED))  # its move is long over
+                continue
+            copies = [d for d in directories if os.path.exists(os.path.join(d, name, MOVED))]
+            if len(directories) != 2 or len(copies) != 1:
+                raise SettingError(f"log.dirs: {name} is in two directories; remove one")
+            (old,) = set(directories) - set(copies)
+            moved[key] = old, copies[0]
+        return [row for row in found if row[0] not in moved or row[1] == moved[row[0]][1]], moved
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """A new, empty log, in the directory that has the fewest."""
@@ -204,7 +246,7 @@ class LogManager:
         if len(load) > 1:
             for existing in self.logs.values():
                 load[os.path.dirname(existing.directory)] += 1
-        parent = min(load, key=lambda d: load[d])
+        parent = self.preferred.pop((topic, partition), None) or min(load, key=lambda d: load[d])
         if any((topic, partition) in names for names in self._checkpointed.values()):
             # An older log of this name is in the checkpoints; its offsets are not ours.
             self.write_checkpoints()
@@ -213,7 +255,7 @@ class LogManager:
             os.rename(directory, self._other_name(directory, "stray"))
         created = create_log(directory, config, self.clock.now_ms())
         # Neither synced nor renamed into place: a lost id is taken from the registry.
-        fd = os.open(os.path.join(directory, _TOPIC_ID), os.O_WRONLY | os.O_CREAT, 0o644)
+        fd = os.open(os.path.join(directory, TOPIC_ID), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.write(fd, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
         finally:
@@ -225,11 +267,17 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> str | None:
         """Rename the log away; returns the directory to remove (it may be large)."""
         doomed = self.logs.pop((topic, partition), None)
-        if doomed is None:
-            return None
-        path = self._other_name(doomed.directory, "delete")
-        os.rename(doomed.directory, path)
+        return None if doomed is None else self.delete_directory(doomed.directory)
+
+    def delete_directory(self, directory: str) -> str:
+        """Rename a partition's directory away; returns what is to be removed."""
+        path = self._other_name(directory, "delete")
+        os.rename(directory, path)
         return path
+
+    def future_directory(self, directory: str, parent: str) -> str:
+        """Where to copy a partition's directory that is to move."""
+        return self._other_name(os.path.join(parent, os.path.basename(directory)), "future")
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Rename a log that belongs to no topic.  As in Kafka it is never deleted: who is right,
@@ -387,7 +435,7 @@ def _take_mark(directory: str) -> bool:
 
 def _read_topic_id(path: str) -> bytes | None:
     try:
-        with open(os.path.join(path, _TOPIC_ID), encoding="utf-8") as file:
+        with open(os.path.join(path, TOPIC_ID), encoding="utf-8") as file:
             return parse_uuid(read_properties(file.read())["topic_id"])
     except (OSError, ValueError, KeyError):
         return None

@@ -111,6 +111,14 @@ class Segment:
         self.time_index.release()
         self.transaction_index.release()
 
+    def move_to(self, directory: str, *, active: bool) -> None:
+        """The files are copied to another directory: they are what is used from now on."""
+        self.directory = directory
+        self.path = os.path.join(directory, os.path.basename(self.path))
+        self._file = None
+        for index in (self.offset_index, self.time_index, self.transaction_index):
+            index.move_to(directory, active=active)
+
     # -- writing ----------------------------------------------------------------
 
     def append(

@@ -43,6 +43,15 @@ def describe_log_dirs(
             partition_index=index, partition_size=log.size, offset_lag=0, is_future_key=False
         )
         found[os.path.dirname(log.directory)].setdefault(name, []).append(row)
+        move = broker.log_dir_moves.moves.get((name, index))
+        if move is not None:
+            copy = DescribeLogDirsPartition(
+                partition_index=index,
+                partition_size=move.size,
+                offset_lag=move.lag,
+                is_future_key=True,
+            )
+            found[move.parent].setdefault(name, []).append(copy)
     results = [_describe(directory, topics) for directory, topics in found.items()]
     return DescribeLogDirsResponse(error_code=0, results=results)
 

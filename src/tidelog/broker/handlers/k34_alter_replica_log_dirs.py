@@ -1,0 +1,62 @@
+"""AlterReplicaLogDirs: move replicas of this broker to other ones of its log directories.
+
+The answer says that a move has begun; DescribeLogDirs shows how far it is.  A partition that is
+to come to this broker, but is not here yet, will be made in the directory that is named.
+Versions: 2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.dispatch import Client, api
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+@api(AlterReplicaLogDirsRequest, versions=(1, 2))
+def alter_replica_log_dirs(
+    broker: Broker, request: AlterReplicaLogDirsRequest, client: Client
+) -> AlterReplicaLogDirsResponse:
+    """Move replicas to other log directories of this broker."""
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for (name, index), path in wanted.items():
+        code = 0
+        try:
+            _move(broker, name, index, path)
+        except ApiError as error:
+            code = error.code
+        row = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+        topics.setdefault(name, []).append(row)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=rows)
+            for name, rows in topics.items()
+        ]
+    )
+
+
+def _move(broker: Broker, topic: str, index: int, path: str) -> None:
+    if path not in broker.manager.directories:
+        raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
+    try:
+        partition = broker.replicas.find(topic, index, broker.metadata)
+    except ApiError as error:
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            broker.manager.preferred[topic, index] = path
+        raise
+    broker.log_dir_moves.move(partition, path)

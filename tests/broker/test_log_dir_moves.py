@@ -1,0 +1,148 @@
+"""AlterReplicaLogDirs: replicas that move between the log directories of one broker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from group_client import GroupClient
+from raw_client import batch_of
+from waiting import until
+
+from tidelog.errors import ErrorCode
+from tidelog.testing import LocalBroker
+from tidelog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from tidelog.wire.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+class Client(GroupClient):
+    def move(self, path: Path | str, topic: str = "t", index: int = 0) -> int:
+        rows = [AlterReplicaLogDirTopic(name=topic, partitions=[index])]
+        request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=rows)])
+        answer = self.call(request, AlterReplicaLogDirsResponse, 2)
+        (row,) = answer.results[0].partitions
+        assert (answer.results[0].topic_name, row.partition_index) == (topic, index)
+        return int(row.error_code)
+
+    def where(self, topic: str = "t") -> dict[str, list[tuple[int, bool]]]:
+        """Directory -> partitions of the topic, and whether they are on their way."""
+        request = DescribeLogDirsRequest(topics=None)
+        answer = self.call(request, DescribeLogDirsResponse, 4)
+        found: dict[str, list[tuple[int, bool]]] = {}
+        for result in answer.results:
+            rows = [p for row in result.topics if row.name == topic for p in row.partitions]
+            found[os.path.basename(result.log_dir)] = [
+                (row.partition_index, row.is_future_key) for row in rows
+            ]
+            for row in rows:
+                assert row.is_future_key == (row.offset_lag > 0)
+        return found
+
+    def limit(self, rate: int) -> None:
+        row = AlterableConfig(name=RATE, config_operation=0, value=str(rate))
+        resource = AlterConfigsResource(resource_type=4, resource_name="0", configs=[row])
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        answer = self.call(request, IncrementalAlterConfigsResponse, 1)
+        assert answer.responses[0].error_code == 0
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "one", tmp_path / "two"
+
+
+@pytest.fixture
+def broker(tmp_path: Path, directories: tuple[Path, Path]):
+    settings = {"log.dirs": ",".join(map(str, directories)), "log.retention.ms": -1}
+    with LocalBroker(settings, data=tmp_path / "unused") as running:
+        yield running
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith("t-"))
+
+
+def test_a_replica_moves_while_it_is_written_and_read(broker, directories) -> None:
+    one, two = directories
+    with Client(broker.port) as client:
+        client.create_topic("t", segment_bytes=1 << 20)
+        sent = [b"%d " % i + bytes(100_000) for i in range(60)]
+        for value in sent[:30]:
+            assert client.produce("t", batch_of(value)).error_code == 0
+        assert client.where() == {"one": [(0, False)], "two": []}
+        client.limit(1)
+        assert client.move(two) == 0
+        assert client.move(two) == 0  # it does already
+        until(lambda: client.where() == {"one": [(0, False)], "two": [(0, True)]}, "the copy")
+        # Asked to stay where it is, it does not move.
+        assert client.move(one) == 0
+        until(lambda: names(two) == [], "the copy to go")
+        assert client.where() == {"one": [(0, False)], "two": []}
+        assert client.move(two) == 0
+
+        def write() -> None:
+            with Client(broker.port) as writer:
+                for value in sent[30:]:
+                    assert writer.produce("t", batch_of(value)).error_code == 0
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        client.limit(10**9)
+        until(lambda: client.where() == {"one": [], "two": [(0, False)]}, "the move")
+        writing.join()
+        assert client.read_values("t") == sent
+        until(lambda: names(one) == [], "the old directory to go")
+        until(lambda: not (two / "t-0" / "moved-here").exists(), "the end of the move")
+        client.produce("t", batch_of(b"after"))
+        for end in (broker.stop, broker.kill):
+            end()
+            broker.start()
+            with Client(broker.port) as again:
+                assert again.read_values("t") == [*sent, b"after"]
+                assert again.where() == {"one": [], "two": [(0, False)]}
+    assert names(two) == ["t-0"]
+
+
+def test_what_cannot_be_moved(broker, directories) -> None:
+    """The codes of Kafka 4.3."""
+    one, _ = directories
+    with Client(broker.port) as client:
+        client.create_topic("t")
+        for path in ("/no/such/directory", "one", f"{one}/", ""):
+            assert client.move(path) == ErrorCode.LOG_DIR_NOT_FOUND
+        assert client.move("/no/such/directory", "other") == ErrorCode.LOG_DIR_NOT_FOUND
+        for topic, index in (("other", 0), ("../../x", 0), ("t", 9), ("t", -1)):
+            assert client.move(one, topic, index) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert client.move(one) == 0  # there it is
+
+
+def test_a_topic_that_is_deleted_on_its_way(broker, directories) -> None:
+    _, two = directories
+    with Client(broker.port) as client:
+        client.limit(1)
+        client.create_topic("t")
+        for _ in range(3):
+            client.produce("t", batch_of(bytes(1_000_000)))
+        assert client.move(two) == 0
+        until(lambda: client.where()["two"] == [(0, True)], "the copy")
+        client.delete_topic("t")
+        until(lambda: names(two) == [], "the copy to go")
+        assert client.where() == {"one": [], "two": []}
