@@ -69,9 +69,9 @@ class RecordedBroker(LocalBroker):
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:
+                broker = socket.create_connection(("127.0.0.1", broker_port))
+            except OSError:  # one of them has ended
                 return
-            broker = socket.create_connection(("127.0.0.1", broker_port))
             for work in (self._requests, _answers):
                 threading.Thread(target=work, args=(client, broker), daemon=True).start()
 

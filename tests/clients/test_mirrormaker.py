@@ -233,3 +233,4 @@ def test_both_ways(sides, mirror, reaches):
     mirror.start()
     for topic in ("orders", "table"):
         reaches(f"records of {topic}, again", partial(same, topic=topic, seen=once), ways)
+    assert "ERROR" not in mirror.log
