@@ -34,7 +34,7 @@ class Polling:
 
 def poll_in_py4j() -> None:
     """From now on py4j waits with ``poll()``."""
-    import py4j.java_gateway  # type: ignore[import-untyped]
+    import py4j.java_gateway
 
     if getattr(py4j.java_gateway, "select", None) is select:
         py4j.java_gateway.select = Polling

@@ -36,6 +36,7 @@ from typing import Any
 
 from tidelog import java
 from tidelog.java import NotInstalled
+from tidelog.pipeline import spark_failures
 from tidelog.pipeline.polling import poll_in_py4j
 
 if importlib.util.find_spec("pyspark") is None:
@@ -81,7 +82,6 @@ _NOISY = (
 _REPEATING = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _QUIET_LEVELS = ("OFF", "FATAL", "ERROR", "WARN")
 _LEVELS = (*_QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
-_LAST_WORDS = 20  # lines of a JVM that did not start
 _JVM_END_SECONDS = 30
 
 
@@ -105,6 +105,9 @@ def session(
     wanted = {key: _text(value) for key, value in (settings or {}).items()}
     _check(master, cores, wanted, log_level)
     if SparkContext._active_spark_context is not None:
+        ended = spark_failures.jvm_end()
+        if ended is not None:
+            raise RuntimeError(f"{ended}; a new one needs a new Python")
         return _again(wanted)
     folder = _Folder()
     given = {**_site_settings(), **wanted}
@@ -146,10 +149,12 @@ def _text(value: Any) -> str:
 def _check(
     master: str | None, cores: int | None, settings: Mapping[str, str], log_level: str
 ) -> None:
-    if master is not None and master.startswith("sc:"):
+    server = master or os.environ.get("SPARK_REMOTE", "")
+    if server.startswith("sc:"):
         raise ValueError(
-            f"master={master!r} is a Spark Connect server: it makes its own sessions; use "
-            "SparkSession.builder.remote(...), with tidelog installed where the server runs"
+            f"{'master' if master else 'SPARK_REMOTE'}={server!r} is a Spark Connect server: it "
+            "makes its own sessions; use SparkSession.builder.remote(...), with tidelog installed "
+            "where the server runs; loads over Spark Connect are not supported"
         )
     if cores is not None and cores < 1:
         raise ValueError(f"cores={cores}: at least 1")
@@ -266,7 +271,8 @@ def _start_java(given: Mapping[str, str], log_level: str) -> None:
     """Start the JVM ourselves, to hear what it says: noise is dropped, the rest passed on."""
     os.environ["JAVA_HOME"] = str(java.find().spark_home())
     quiet = log_level.upper() in _QUIET_LEVELS
-    last = collections.deque[str](maxlen=_LAST_WORDS)
+    last = spark_failures.heard
+    last.clear()
     reading, writing = os.pipe()
 
     def listen() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.client.offsets import END, FORMS, START, Position, Range
+from tidelog.pipeline import spark_failures
 from tidelog.pipeline.sql_text import QueryError, check, reason
 from tidelog.text import plural
 from tidelog.tools.options import (
@@ -166,6 +167,9 @@ def _failures() -> Iterator[None]:
     except QueryError as error:
         raise click.ClickException(str(error)) from None
     except Exception as error:
+        why = spark_failures.reason(error)
+        if why is not None:
+            raise click.ClickException(why) from None
         if type(error).__module__.startswith(("py4j.", "pyspark.")):
             raise click.ClickException(reason(error)) from None
         raise

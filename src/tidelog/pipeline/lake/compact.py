@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.pipeline.lake.files import LakeError
+from tidelog.pipeline.lake.files import LakeError, naming
 from tidelog.pipeline.lake.ledger import FileEntry, State
 from tidelog.pipeline.lake.parquet import parquet_writer, sync_file
 from tidelog.pipeline.lake.schemas import differences, from_spark_json, to_spark_json
@@ -74,6 +74,7 @@ def write_again(job: WriteJob, name: str, entries: Sequence[FileEntry]) -> dict[
     path = job.staging / f"{name}.staged"
     rows = 0
     with (
+        naming(path),
         pa.OSFile(str(path), "wb") as sink,
         parquet_writer(sink, schema, job.compression, job.value) as writer,
     ):

@@ -30,6 +30,7 @@ from tidelog.pipeline.lake.spans import subtract
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.spark_failures import explained
 from tidelog.wire.uuids import parse_uuid
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _MOST_DEATHS, _LIVES_SECONDS = 3, 60.0  # so many queries in a row that live no 
 _log = logging.getLogger(__name__)
 
 
+@explained()
 def run_continuous(
     loader: Loader,
     seconds: float,

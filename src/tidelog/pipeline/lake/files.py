@@ -19,6 +19,8 @@ from typing import IO, Protocol
 
 from tidelog.errors import ApiError, ErrorCode
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 class LakeError(ApiError):
     """A load that cannot be; the message is a sentence for people."""
@@ -32,6 +34,17 @@ class Stopped(LakeError):
 
     def __init__(self) -> None:
         super().__init__("the load was stopped before it was published: nothing of it is there")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A disk that is full, or fails, says so when a file is written, but not which file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS or error.filename is not None:
+            raise
+        raise LakeError(f"{path}: {os.strerror(error.errno)}") from error
 
 
 class Files(Protocol):
@@ -85,10 +98,14 @@ class LocalFiles:
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        with draft.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with naming(target), draft.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         try:
             os.link(draft, target)
         except FileExistsError:
@@ -168,8 +185,9 @@ def lock(
             file = stack.enter_context(_open(path))
             _take_lock(file, path, wait, waiting)
         file.truncate(0)
-        file.write(whoami())
-        file.flush()
+        with naming(path):
+            file.write(whoami())
+            file.flush()
         try:
             yield
         finally:

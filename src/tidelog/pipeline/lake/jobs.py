@@ -7,7 +7,9 @@ with them anyway: Spark itself tells only which tasks have ended.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 import threading
 import uuid
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LOOK_SECONDS = 0.5
+_FULL = os.strerror(errno.ENOSPC)
 
 _GROUP_PROPERTIES = (
     "spark.jobGroup.id",
@@ -94,7 +97,11 @@ def run(
         if problem:
             raise problem[0] from None
         watch()  # a task that has failed may have left a better sentence than Spark has
-        raise LakeError(f"Spark could not finish the load: {reason_of(error)}") from error
+        text = reason_of(error)
+        if _FULL in str(error) and _FULL not in text:
+            folder = os.environ.get("SPARK_LOCAL_DIRS") or context.getConf().get("spark.local.dir")
+            text = f"{_FULL}, where Spark keeps its own files: {folder}"
+        raise LakeError(f"Spark could not finish the load: {text}") from error
     finally:
         over.set()
         watcher.join()

@@ -57,6 +57,7 @@ from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.spark_failures import explained, is_connect
 from tidelog.pipeline.where import Topics
 from tidelog.wire.uuids import uuid_text
 
@@ -136,6 +137,11 @@ class Loader:
             )
         except OptionError as error:
             raise LakeError(str(error)) from None
+        if is_connect(spark):
+            raise LakeError(
+                "loads over Spark Connect are not supported: run the load where Spark itself "
+                "runs, with a session of tidelog.pipeline.session()"
+            )
         self._make_spark = spark if callable(spark) else None
         self._spark = None if callable(spark) else spark
         self._progress = progress
@@ -168,6 +174,7 @@ class Loader:
 
     # -- one load -------------------------------------------------------------------
 
+    @explained()
     def run(self) -> LoadReport:
         """Load what is there now; ``LoadReport.number`` is None if that was nothing."""
         began = time.monotonic()

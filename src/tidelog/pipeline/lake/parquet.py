@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.pipeline.lake.files import sync_folder
+from tidelog.pipeline.lake.files import naming, sync_folder
 from tidelog.pipeline.lake.schemas import to_spark_json
 from tidelog.pipeline.lake.values import conform
 from tidelog.pipeline.ranges import HEADERS, OffsetRange
@@ -99,7 +100,8 @@ class FolderFile:
                 self._sink, self._schema, settings.compression, settings.value
             )
         table = pa.Table.from_batches(self._batches)
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        with naming(self._path):
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._batches.clear()
         self.buffered = 0
 
@@ -109,9 +111,10 @@ class FolderFile:
         if self._writer is None:
             return
         assert self._sink is not None
-        self._writer.close()
-        self._sink.close()
-        sync_file(self._path)
+        with naming(self._path):
+            self._writer.close()
+            self._sink.close()
+            sync_file(self._path)
         folder = f"{self._folder}/" if self._folder else ""
         self._done.append(
             {
@@ -128,7 +131,8 @@ class FolderFile:
 
     def abandon(self) -> None:
         if self._sink is not None:
-            self._sink.close()
+            with contextlib.suppress(OSError):
+                self._sink.close()
             self._path.unlink(missing_ok=True)
 
     @property

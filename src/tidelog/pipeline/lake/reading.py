@@ -32,6 +32,7 @@ from tidelog.pipeline.lake.values import Decoder, conform_any
 from tidelog.pipeline.lake.verify import open_ledger
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.schema import TYPES
+from tidelog.pipeline.spark_failures import explained, is_connect
 from tidelog.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def read_lake(
         "kafka.bootstrap.servers": bootstrap or settings["bootstrap"],
         "kafka.isolation.level": committed,
     }
-    return _topic(spark, state, kafka, lake)
+    if is_connect(spark):
+        raise LakeError("live is not supported over Spark Connect; without it, the lake is read")
+    with explained():
+        return _topic(spark, state, kafka, lake)
 
 
 def _files(spark: SparkSession, state: State, root: Path) -> DataFrame:
