@@ -5,11 +5,15 @@ import resource
 import socket
 
 import pytest
+from group_client import GroupClient
 from raw_client import RawClient, batch_of
 from waiting import until
 
+from tidelog.coordinators.memory import GroupMemory
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.frame import encode_request
+from tidelog.wire.messages.join_group import JoinGroupResponse
 from tidelog.wire.messages.metadata import MetadataRequest
 
 MIB = 1 << 20
@@ -168,3 +172,44 @@ def test_partitions_that_use_up_the_descriptors():
         assert client.produce("t", batch_of(bytes(900))).error_code == 0
         assert client.produce("many", batch_of(b"x"), partition=299).error_code == 0
         assert "Traceback" not in broker.log
+
+
+def test_members_with_large_metadata():
+    """What the members of all groups hold is bounded; those with little are always let in."""
+
+    with LocalBroker() as broker, contextlib.ExitStack() as held:
+        first = held.enter_context(GroupClient(broker.port))
+        first.find()
+        before = resident(broker)
+        for i in range(150):
+            member = held.enter_context(GroupClient(broker.port))
+            request = member.join_request(f"g{i}")
+            request.protocols[0].metadata = bytes(900_000)
+            member.send(request, 3)  # before KIP-394: a member at once
+        until(lambda: "bytes of metadata or assignments" in broker.log, "one to be refused")
+        request = first.join_request("late")
+        request.protocols[0].metadata = bytes(900_000)
+        answer = first.call(request, JoinGroupResponse, 3)
+        assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        first.enter("small")
+        assert resident(broker) - before < 200 * MIB
+        held.pop_all().close()
+        assert "Traceback" not in broker.log
+
+
+def test_what_groups_hold_is_counted_while_it_is_held():
+    memory = GroupMemory(most=100_000)
+    small = (("range", bytes(100)),)
+    assert memory.protocols(small) is small
+    held = memory.protocols((("range", bytes(50_000)), ("sticky", bytes(10_000))))
+    assert held == (("range", bytes(50_000)), ("sticky", bytes(10_000)))
+    assigned = memory.assignments({"a": bytes(20_000), "b": bytes(10)})
+    assert memory.used == 80_021
+    with pytest.raises(ApiError, match="hold 80021 of at most 100000"):
+        memory.assignments({"a": bytes(20_000)})
+    rest = dict(assigned)
+    del assigned, held
+    assert memory.used == 20_010
+    del rest["a"]
+    assert memory.used == 10
+    assert memory.protocols((("range", bytes(90_000)),))

@@ -200,6 +200,8 @@ class Connection:
             self._in_frames = False
         if start == end:
             self._start = self._end = 0
+            if self._blocked and len(self._buffer) > BUSY_BUFFER:
+                self._replace_buffer(FIRST_BUFFER, 0)  # it may wait for minutes
         else:
             self._make_room(start, end)
         if self._out and not self._writing:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidelog.coordination.metadata import OFFSETS_TOPIC, ClusterMetadata, TopicInfo
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.members import GroupLimits, Join
+from tidelog.coordinators.memory import GroupMemory
 from tidelog.coordinators.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
 from tidelog.coordinators.shard import Group, GroupShard, Reply
@@ -56,6 +57,7 @@ class GroupCoordinator:
         minutes: int | None = settings["offsets.retention.minutes"]
         self._retention_ms = None if minutes is None else minutes * 60_000
         self._max_metadata: int = settings["offset.metadata.max.bytes"]
+        self.memory = GroupMemory()
         self._topics: Mapping[str, TopicInfo] = {}
         self._group_configs: Mapping[str, Mapping[str, str]] = {}
         self._missing: set[str] = set()  # topics with offsets, in this round of ``keep_offsets``
@@ -168,7 +170,11 @@ class GroupCoordinator:
     # -- members ----------------------------------------------------------------
 
     def join(self, group_id: str, request: Join, reply: Reply) -> None:
-        self._shard_of_members(group_id).join(group_id, request, reply)
+        shard = self._shard_of_members(group_id)
+        protocols = self.memory.protocols(request.protocols)
+        if protocols is not request.protocols:
+            request = replace(request, protocols=protocols)
+        shard.join(group_id, request, reply)
 
     def sync(
         self,
@@ -186,7 +192,7 @@ class GroupCoordinator:
             member_id,
             instance_id,
             generation,
-            assignments,
+            self.memory.assignments(assignments),
             protocol_type,
             protocol,
             reply,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.dispatch import Frame, raw_api
 from tidelog.broker.later import client_id, read_request, reply_later
 from tidelog.coordinators.members import Join, JoinResult
-from tidelog.errors import ApiError
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -48,6 +48,10 @@ def join_group(broker: Broker, frame: Frame) -> None:
     try:
         broker.groups.join(request.group_id, join, lambda r: send(_response(r, version)))
     except ApiError as error:
+        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            peer = frame.connection.peer
+            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", message)
         send(_response(JoinResult(error.code, request.member_id), version))
 
 

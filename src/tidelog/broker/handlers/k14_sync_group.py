@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.dispatch import Frame, raw_api
 from tidelog.broker.later import read_request, reply_later
 from tidelog.coordinators.members import SyncResult
-from tidelog.errors import ApiError
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ def sync_group(broker: Broker, frame: Frame) -> None:
             lambda result: send(_response(result)),
         )
     except ApiError as error:
+        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            peer = frame.connection.peer
+            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", message)
         send(_response(SyncResult(error.code)))
 
 
