@@ -120,7 +120,19 @@ def test_a_control_batch_ends_a_transaction_and_leaves_sequences_alone() -> None
     fresh.update(header(-1, epoch=4, attributes=0x30), 0)
     again = ProducerState.decode(fresh.encode())
     assert again.producers[1].batches == []
-    assert again.check(header(17, epoch=4)) is None
+    # Its epoch is known and nothing that it wrote: it begins at 0.
+    for state in fresh, again:
+        assert Sender(state).refused(17, epoch=4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert Sender(state).send(0, epoch=4) is None
+        assert Sender(state).refused(2, epoch=4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_marker_of_a_new_epoch_makes_sequences_begin_again() -> None:
+    sender = Sender()
+    sender.send(0, 2)
+    sender.state.update(header(-1, epoch=1, attributes=0x30), 2)
+    assert sender.refused(2, epoch=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert sender.send(0, epoch=1) is None
 
 
 def test_expiry() -> None:

@@ -103,10 +103,9 @@ class ProducerState:
         for batch in producer.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
                 return batch
-        if producer.batches:
-            expected = add_sequence(producer.last_sequence, 1)
-            if header.base_sequence != expected:
-                raise self._out_of_order(header, expected)
+        expected = add_sequence(producer.last_sequence, 1)  # 0, if nothing of its epoch is known
+        if header.base_sequence != expected:
+            raise self._out_of_order(header, expected)
         return None
 
     def _out_of_order(self, header: BatchHeader, expected: int) -> ApiError:
