@@ -150,7 +150,8 @@ BASICS = [
     Setting("num.partitions", INT, 1, least=1,
             doc="Partitions of a topic that does not say how many."),
     Setting("min.insync.replicas", INT, 1, least=1, topic="min.insync.replicas", dynamic=True,
-            doc="With acks=all, how many replicas must have a record."),
+            doc="With acks=all, how many replicas must have a record; all of them, if a topic has "
+                "fewer."),
     Setting("unclean.leader.election.enable", BOOL, False,
             topic="unclean.leader.election.enable", dynamic=True,
             doc="Let a replica that lags behind become leader."),

@@ -42,7 +42,7 @@ def test_a_full_disk(new_cluster: Any, mounted: Callable[..., Path], tmp_path: P
     victim.data.symlink_to(disk / "data")
     with cluster:
         create_topic(other, "load", PARTITIONS, segment_bytes=1 << 20)
-        create_topic(other, "alone", 3, replicas=1, min_insync_replicas=1)
+        create_topic(other, "alone", 3, replicas=1)
         everybody_knows(cluster, "load")
         everybody_knows(cluster, "alone")
         (index,) = (i for i, leader in leaders(victim, "load").items() if leader == 2)

@@ -15,10 +15,8 @@ from tidelog.wire.batch import read_header
 class SlowPartition:
     """A partition whose followers get on when a test says so."""
 
-    topic, index, deleted, in_sync = "__consumer_offsets", 0, False, 2
-    log = SimpleNamespace(
-        config=SimpleNamespace(min_insync_replicas=1), log_start_offset=0, end_offset=0
-    )
+    topic, index, deleted, in_sync, min_in_sync = "__consumer_offsets", 0, False, 2, 1
+    log = SimpleNamespace(log_start_offset=0, end_offset=0)
 
     def __init__(self):
         self.leads, self.leader_epoch = True, 3

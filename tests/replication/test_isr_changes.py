@@ -169,6 +169,7 @@ def test_too_few_in_sync_commit_nothing(quick_path: Path, no_sync: None) -> None
         leader = world.replicas[1].partition
         assert leader is not None
         leader.configure(replace(leader.log.config, min_insync_replicas=2))
+        assert (leader.in_sync, leader.min_in_sync) == (1, 2)
         now = world.clock.now_ms()
         end = append(leader, now)
         assert leader.high_watermark == 0
@@ -187,6 +188,7 @@ def test_too_few_in_sync_commit_nothing(quick_path: Path, no_sync: None) -> None
         world.info = replace(world.info, isr=(1, 2), replicas=(1, 2), partition_epoch=4)
         world.tell(1)
         leader.configure(replace(leader.log.config, min_insync_replicas=3))
+        assert leader.min_in_sync == 2
         end = append(leader, now)
         leader.follower_fetched(2, end, now)
         assert leader.high_watermark == end == 3

@@ -352,8 +352,7 @@ def no_plans(bootstrap: str, path: Path) -> None:
 
 def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     """At a byte a second the first fetch is the last; at a higher rate the move ends."""
-    options = ["--assignment", "1", "--config", "min.insync.replicas=1"]
-    made = run("topics", "create", "big", *options, bootstrap=bootstrap)
+    made = run("topics", "create", "big", "--assignment", "1", bootstrap=bootstrap)
     assert made.code == 0, made.err
     everybody_knows(bootstrap, "big")
     text = "".join(f"{os.urandom(5000).hex()}\n" for _ in range(400))

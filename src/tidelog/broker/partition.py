@@ -419,13 +419,21 @@ class Partition:
 
     # -- visibility -------------------------------------------------------------
 
+    @property
+    def min_in_sync(self) -> int:
+        """How many replicas in sync acks=all needs: as many as ``min.insync.replicas`` says, but
+        not more than there are."""
+        state = self.in_sync_state
+        replicas = 1 if state is None else len(state.followers) + 1
+        return min(self.log.config.min_insync_replicas, replicas)
+
     def _advance_high_watermark(self) -> None:
         if not self.leads:
             return
         end = self.log.recovery_point if self._flushed else self.log.end_offset
         state = self.in_sync_state
         if state is not None:
-            if len(state.isr) < min(self.log.config.min_insync_replicas, len(state.followers) + 1):
+            if len(state.isr) < self.min_in_sync:
                 return  # as in Kafka (KIP-966): what too few have is not committed
             end = state.high_watermark(end)
         if end > self.log.high_watermark:

@@ -170,7 +170,7 @@ class Shard:
         try:
             if not self.leads:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if partition.in_sync < partition.log.config.min_insync_replicas:
+            if partition.in_sync < partition.min_in_sync:
                 raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
             batch = memoryview(bytearray(encode_batch(rows)))
             written = partition.append(batch, _NEWEST_PRODUCE, now_ms, own=True)
@@ -244,7 +244,7 @@ class Shard:
                 return
             self._unsafe.popleft()
             # As for acks=all: it counts only if enough replicas have it.
-            enough = self.partition.in_sync >= self.partition.log.config.min_insync_replicas
+            enough = self.partition.in_sync >= self.partition.min_in_sync
             passed = offset < safe and enough
             _tell(waiting, ErrorCode.NONE if passed else ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.partition.unwatch(self._wake)

@@ -4,7 +4,6 @@ be made."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any
 
 from tidelog.client import admin
 from tidelog.client.admin import Resource
@@ -12,7 +11,6 @@ from tidelog.client.cluster import NO_LEADER, Cluster, TopicView, error_of
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.text import plural
-from tidelog.tools.output import warn
 from tidelog.wire.messages.create_topics import CreateTopicsResponse
 
 
@@ -40,21 +38,6 @@ def _minimum(cluster: Cluster, topic: str) -> int | None:
     return int(values[0]) if values and values[0] else None
 
 
-def warn_of_few_replicas(cluster: Cluster, report: list[dict[str, Any]]) -> None:
-    """Of topics just made: with fewer than must be in sync, acks=all is never acknowledged."""
-    made = [row for row in report if row["created"]]
-    if not made:
-        return
-    need = _minimum(cluster, made[0]["name"])  # they are all alike
-    for row in made:
-        if need is not None and 0 < row["replication_factor"] < need:
-            have = plural(row["replication_factor"], "replica")
-            warn(
-                f"{row['name']} has {have} and min.insync.replicas={need}: nobody can write with "
-                f"acks=all until it has {need} (`tidelog topics reassign`) or the setting is lower"
-            )
-
-
 def why_not_made(cluster: Cluster, topic: str) -> str:
     """Why the brokers make no topic of this name, if they cannot decide anything now."""
     request = admin.create_request([NewTopic(topic)], validate_only=True)
@@ -74,7 +57,9 @@ def why_not_written(cluster: Cluster, topic: str, acks: str) -> str:
     if offline:
         return f"{plural(len(offline), 'partition')} of {len(parts)} without a leader"
     need = _minimum(cluster, topic) if acks in ("all", "-1") else None
-    few = [part for part in parts if need is not None and len(part.isr) < need]
+    few = [
+        part for part in parts if need is not None and len(part.isr) < min(need, len(part.replicas))
+    ]
     if not few:
         return ""
     have = plural(min(len(part.isr) for part in few), "replica")

@@ -20,7 +20,6 @@ from tidelog.text import plural
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
-from tidelog.tools.in_sync import warn_of_few_replicas
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import complain, show_json, show_table, warn
 from tidelog.tools.pairs import pairs
@@ -123,7 +122,6 @@ def create(
             else:
                 failed = True
                 report.append(_created(name, False, error=result.message))
-        warn_of_few_replicas(cluster, report)
     _show_created(report, validate_only, as_json)
     sys.exit(1 if failed else 0)
 

@@ -184,7 +184,7 @@ def _append(
             raise ApiError(ErrorCode.INVALID_RECORD, "there are no records in the request")
         if (
             acks == _ALL
-            and partition.in_sync < partition.log.config.min_insync_replicas
+            and partition.in_sync < partition.min_in_sync
             and partition.leads  # else that is what the producer has to hear
         ):
             partition.gaps.forget()
@@ -252,7 +252,7 @@ class _Waiting(NamedTuple):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition.high_watermark <= self.offset:
             return ErrorCode.REQUEST_TIMED_OUT
-        if partition.in_sync < partition.log.config.min_insync_replicas:
+        if partition.in_sync < partition.min_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return 0
 
