@@ -16,6 +16,10 @@ from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from tidelog.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from tidelog.wire.messages.delete_acls import (
     DeleteAclsFilter,
@@ -92,6 +96,21 @@ def test_authorized_operations_of_cluster_groups_and_topics(client, topic):
     request = ConsumerGroupDescribeRequest(group_ids=[topic], include_authorized_operations=True)
     answer = client.call(request, ConsumerGroupDescribeResponse, 1)
     assert answer.groups[0].authorized_operations == NOT_ASKED  # it is a classic group
+    member = ConsumerGroupHeartbeatRequest(
+        group_id="modern",
+        member_id="me",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[topic],
+        topic_partitions=[],
+    )
+    assert client.call(member, ConsumerGroupHeartbeatResponse, 1).error_code == 0
+    for asked in (False, True):
+        request = ConsumerGroupDescribeRequest(
+            group_ids=["modern"], include_authorized_operations=asked
+        )
+        answer = client.call(request, ConsumerGroupDescribeResponse, 1)
+        assert answer.groups[0].authorized_operations == (ON_GROUP if asked else NOT_ASKED)
     request = DescribeTopicPartitionsRequest(
         topics=[TopicRequest(name=name) for name in (topic, "no-such-topic")],
         response_partition_limit=10,

@@ -7,6 +7,9 @@ import re
 import pytest
 from clients.building import heavy
 from clients.java import WITH_TOOLS, tool
+from waiting import until
+
+from tidelog.testing import LocalBroker
 
 pytestmark = heavy("java", "mvn")
 TOOLS = "org.apache.kafka.tools"
@@ -124,6 +127,26 @@ def test_elections_and_reassignments_of_a_lone_broker(run, topic):
     assert "already elected" in run(f"{TOOLS}.LeaderElectionCommand", *elect)
     listed = run(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list")
     assert "No partition reassignments found." in listed
+
+
+def test_a_replica_moves_between_log_directories(kafka, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    with LocalBroker({"log.dirs": f"{one},{two}"}, data=tmp_path / "unused") as broker:
+        where = ("--bootstrap-server", broker.bootstrap)
+        kafka(f"{TOOLS}.TopicCommand", *where, "--create", "--topic", "t")
+        kafka(f"{TOOLS}.ConsoleProducer", *where, "--topic", "t", data="one\ntwo\n")
+        row = {"topic": "t", "partition": 0, "replicas": [0], "log_dirs": [str(two)]}
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+        reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+        move = functools.partial(kafka, reassign, *where, "--reassignment-json-file", plan)
+        assert "Successfully started moving log directory" in move("--execute")
+        moved = "Reassignment of replica t-0-0 completed successfully."
+        until(lambda: moved in move("--verify"), "the move")
+        until(lambda: not (one / "t-0").exists(), "the old directory to go")
+        read = ("--topic", "t", "--partition", "0", "--max-messages", "2", "--offset", "earliest")
+        found = kafka(f"{TOOLS}.consumer.ConsoleConsumer", *where, *read)
+        assert found.splitlines()[:2] == ["one", "two"]
 
 
 def test_console(run, topic):
