@@ -124,7 +124,11 @@ def apis_page() -> str:
         "",
         "Produce is announced from version 0, as Kafka 4 does: librdkafka before 2.11 takes a "
         'higher minimum for "no compression". Versions 0 to 2 carry message formats from '
-        "before Kafka 0.11 and are answered `UNSUPPORTED_VERSION`.",
+        "before Kafka 0.11 and are answered `UNSUPPORTED_VERSION`. With acks=0 there is no answer: "
+        "the connection is closed, the records are lost, and a warning in the broker's log names "
+        "the client and its address. Upgrade such a client, or have it speak the protocol of Kafka "
+        "0.11 or newer (`api_version` in kafka-python, `Version` in sarama, "
+        "`broker.version.fallback` in librdkafka).",
         "",
         "Not there yet: transactions (24-28), SASL (17, 36).",
         "",

@@ -4,10 +4,12 @@ import struct
 
 import pytest
 from raw_client import RawClient, batch_of, now_ms, values_of
+from waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME
 from tidelog.wire.compression import Codec
+from tidelog.wire.frame import encode_request
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.produce import ProduceResponse
 from tidelog.wire.records import encode_batch
@@ -79,6 +81,21 @@ def test_topic_ids(client):
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_message_sets_from_before_kafka_0_11_are_named_as_such(client, topic, version):
     assert client.produce(topic, GOOD, version=version).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_an_old_producer_that_waits_for_no_answer_is_named_in_the_log(broker, topic, version):
+    with RawClient(broker.port) as old:
+        name = f"old\n{version}"
+        request = old.produce_request(topic, GOOD, acks=0)
+        old.sock.sendall(encode_request(request, version, 1, name))
+        host, port = old.sock.getsockname()
+        assert old.hung_up()
+    (line,) = until(lambda: [row for row in broker.log.splitlines() if f"{host}:{port}" in row])
+    assert f"client old?{version}" in line
+    assert f"Produce v{version}" in line
+    assert "are lost" in line
+    assert "upgrade the client" in line
 
 
 def test_unknown_topics_and_partitions(client, topic):

@@ -60,7 +60,7 @@ def _line(broker: Broker, data: memoryview) -> str:
     low, high = api.versions
     if not low <= version <= high:
         return ""
-    client_id = _printable(bytes(data[start : start + max(size, 0)]).decode("utf-8", "replace"))
+    client_id = printable(bytes(data[start : start + max(size, 0)]).decode("utf-8", "replace"))
     start += max(size, 0)
     if version >= api.request.flexible:
         start = skip_tags(data, start)
@@ -71,13 +71,13 @@ def _line(broker: Broker, data: memoryview) -> str:
     else:
         message, _ = decoder(api.request, version)(data, start)
         rows = _topics(message)
-    names = sorted({_printable(_name(broker, row)) for row in rows})
+    names = sorted({printable(_name(broker, row)) for row in rows})
     shown = ", ".join(names[:_SHOWN_TOPICS])
     if len(names) > _SHOWN_TOPICS:
         shown += f" and {len(names) - _SHOWN_TOPICS} more"
     software = getattr(message, "client_software_name", "")
     if software:
-        shown = _printable(f"{software} {getattr(message, 'client_software_version', '')}")
+        shown = printable(f"{software} {getattr(message, 'client_software_version', '')}")
     return f"({client_id}): {api.name} v{version}" + (f": {shown}" if shown else "")
 
 
@@ -101,5 +101,6 @@ def _name(broker: Broker, row: Any) -> str:
     return known.name if known else "a topic that is not there"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """What a client calls itself or something, fit for a line of the log."""
     return "".join(c if c.isprintable() else "?" for c in text[:_SHOWN_NAME])

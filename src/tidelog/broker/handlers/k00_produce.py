@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.later import client_id
 from tidelog.broker.offload import Job, Work
 from tidelog.broker.partition import Partition
 from tidelog.broker.rewriting import (
@@ -35,6 +36,7 @@ from tidelog.broker.rewriting import (
     Rewritten,
     rewrite_elsewhere,
 )
+from tidelog.broker.tracing import printable
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.hot import (
     Produced,
@@ -81,6 +83,7 @@ def produce(broker: Broker, frame: Frame) -> None:
     transactional_id, acks, timeout_ms, rows = decode_produce(data, start, version)
     refusal = None
     if version < _FIRST_MAGIC_2:
+        _warn_of_old_producer(broker, frame, acks)
         refusal = ErrorCode.UNSUPPORTED_VERSION
     elif acks not in (0, 1, _ALL):
         refusal = ErrorCode.INVALID_REQUIRED_ACKS
@@ -202,6 +205,18 @@ def _append(
 def _refused(index: int, error: ApiError) -> Produced:
     errors = error.errors if isinstance(error, InvalidRecords) else ()
     return Produced(index, error.code, message=error.message, record_errors=errors)
+
+
+def _warn_of_old_producer(broker: Broker, frame: Frame, acks: int) -> None:
+    """With acks=0 it never hears that its records are lost, so the operator does."""
+    name, peer = printable(client_id(frame)), frame.connection.peer
+    lost = "are lost, and with acks=0 it does not notice" if acks == 0 else "are refused"
+    broker.server.complain(
+        "old producer",
+        f"{peer}: records of client {name} {lost}: it sent Produce v{frame.version}, in a message "
+        "format from before Kafka 0.11; upgrade the client, or have it speak the protocol of Kafka "
+        "0.11 or newer (api_version, Version, broker.version.fallback)",
+    )
 
 
 def _refuse(rows: ProduceRows, code: ErrorCode) -> Answers:
