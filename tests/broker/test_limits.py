@@ -213,3 +213,18 @@ def test_what_groups_hold_is_counted_while_it_is_held():
     del rest["a"]
     assert memory.used == 10
     assert memory.protocols((("range", bytes(90_000)),))
+
+
+def test_what_consumers_have_read_does_not_stay_resident(broker, client, topic):
+    """Consumers on this machine are sent mapped files, and mapped pages count as ours."""
+
+    def mapped():
+        with open(f"/proc/{broker.pid}/maps") as maps:
+            return [line for line in maps if f"/{topic}-0/" in line]
+
+    for _ in range(10):
+        client.produce(topic, batch_of(bytes(900_000)))
+    assert len(client.read_values(topic)) == 10
+    assert mapped()
+    until(lambda: not mapped(), "the files to be unmapped")
+    assert len(client.read_values(topic)) == 10

@@ -19,6 +19,7 @@ from log_support import (
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
+from tidelog.log.segment import LogFile, let_go_of_maps
 from tidelog.wire.batch import read_header
 from tidelog.wire.compression import Codec
 
@@ -241,3 +242,15 @@ def test_a_cut_segment_ages_anew(tmp_path: Path) -> None:
     log.configure(log.config)
     append(log, make_batch([b"c"], NOW + 1900))
     assert bases(log) == [0]
+
+
+def test_a_view_outlives_the_map_that_is_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"0123456789")
+    file = LogFile(str(path))
+    view = file.view(2, 3)
+    let_go_of_maps()
+    assert file._map is None
+    assert bytes(view) == b"234"
+    assert bytes(file.view(4, 6)) == b"456789"
+    assert file._map is not None

@@ -142,6 +142,7 @@ class Broker:
         self._started = True
         settings = self.settings
         self.spawn(self.server.reap_idle())
+        self.spawn(self.replicas.keep_maps())
         self.spawn(self.groups.keep_offsets(settings["offsets.retention.check.interval.ms"]))
         self.spawn(
             self.replicas.keep_retention(

@@ -25,10 +25,12 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove
 from tidelog.log.flush import Flush
 from tidelog.log.manager import LogManager
+from tidelog.log.segment import let_go_of_maps
 from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
 
 _RETRY_FLUSH_MS = 1000
+_MAPS_KEPT_SECONDS = 5.0
 _DESCRIPTORS = "file descriptors"  # what is short when it is not the disk
 _AT_ONCE = 20  # partitions whose files are made before others have their turn
 
@@ -362,6 +364,12 @@ class Replicas:
                 # after its topic is deleted, until the next turn or for ever.
                 self._keep_retention_of(key, producer_expiration_ms)
                 await asyncio.sleep(0)  # others have their turn between two logs
+
+    async def keep_maps(self, seconds: float = _MAPS_KEPT_SECONDS) -> None:
+        """Unmap what readers had mapped, again and again."""
+        while True:
+            await asyncio.sleep(seconds)
+            let_go_of_maps()
 
     def _keep_retention_of(self, key: tuple[str, int], producer_expiration_ms: int) -> None:
         partition = self.partitions.get(key)

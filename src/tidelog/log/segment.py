@@ -17,6 +17,7 @@ import logging
 import mmap
 import os
 from collections.abc import Iterator
+from weakref import WeakSet
 
 from tidelog.log.index import OffsetIndex, TimeIndex
 from tidelog.log.transaction_index import TransactionIndex
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 class LogFile:
     """An open file that closes when the last holder lets go."""
 
-    __slots__ = ("_map", "fd", "path")
+    __slots__ = ("__weakref__", "_map", "fd", "path")
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path
@@ -46,11 +47,26 @@ class LogFile:
             except OSError:
                 # A file system that has turned read-only maps no file that is open for writing.
                 return memoryview(os.pread(self.fd, length, position))
+            _mapped.add(self)
         return memoryview(self._map)[position : position + length]
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             os.close(self.fd)
+
+
+_mapped: WeakSet[LogFile] = WeakSet()
+
+
+def let_go_of_maps() -> None:
+    """Unmap the files that were mapped for readers; those that are still read map them again.
+
+    Every page that was ever sent counts as resident memory of the process while it is mapped: a
+    gigabyte after consumers on this machine have read a gigabyte.
+    """
+    for file in list(_mapped):
+        file._map = None  # views that are on their way to a socket keep theirs
+    _mapped.clear()
 
 
 class FileRange:
