@@ -201,9 +201,8 @@ class ConsumerState:
                 # Kafka has written it, and knows more of RE2: what it found stays.
                 return self.regexes.get(pattern, frozenset())
         regex = self._compiled[pattern]
-        # Nobody means the broker's own topics; reading __consumer_offsets while
-        # committing to it would never end.
-        found = frozenset(n for n, t in topics.items() if not t.internal and regex.matches(n))
+        # Internal topics too, as in Kafka: a client that does not want them says so in its pattern.
+        found = frozenset(name for name in topics if regex.matches(name))
         regex.forget()  # a thousand members may have a thousand patterns
         return found
 
