@@ -121,6 +121,10 @@ class Groups:
         command: list[str | Path] = [sys.executable, HERE / "group_worker.py"]
         if client == "kafkajs":
             command = ["node", HERE / "kafkajs" / "group.mjs"]
+        elif client in ("franz", "sarama"):
+            from clients.go_program import program
+
+            command = [program(), f"{client}-group"]
         elif client in JAVA:
             from clients.java import group_command
 

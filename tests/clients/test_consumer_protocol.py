@@ -13,7 +13,9 @@ from tidelog.testing import LocalBroker
 
 PARTITIONS = 6
 JAVAS = [pytest.param(name, marks=heavy("java", "javac", "mvn")) for name in JAVA]
-CLIENTS = ["confluent", *JAVAS]
+# Those whose static members say that they will be back.
+STATIC = ["confluent", *JAVAS]
+CLIENTS = [*STATIC, pytest.param("franz", marks=heavy("go"))]
 NEW = {"protocol": "consumer"}
 # Members hear soon what has changed; and a group whose members are killed may have a short session.
 SETTINGS = {
@@ -89,7 +91,7 @@ def test_kill_9_and_come_back(broker, groups, topic, client):
     groups.seen(members, values)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", STATIC)
 def test_a_static_member_that_restarts_keeps_its_partitions(groups, topic, client):
     one = groups.start(client, topic, instance="one", **NEW)
     two = groups.start(client, topic, instance="two", **NEW)

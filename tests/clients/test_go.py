@@ -1,8 +1,9 @@
 """franz-go and sarama."""
 
 import pytest
-from clients.building import HERE, build, heavy, run_build, run_fetch
+from clients.building import heavy
 from clients.drivers import Driver, DriverError
+from clients.go_program import program
 from clients.support import (
     CODECS,
     EDGES,
@@ -15,16 +16,6 @@ from clients.support import (
 )
 
 pytestmark = heavy("go")
-_FOLDER = HERE / "go"
-
-
-def program():
-    def compile_(folder):
-        run_fetch("go", "mod", "download", cwd=_FOLDER)
-        command = ("go", "build", "-trimpath", "-o", folder / "clients", ".")
-        run_build(*command, cwd=_FOLDER, GOPROXY="off")
-
-    return build("go-clients", [p for p in _FOLDER.iterdir() if p.is_file()], compile_) / "clients"
 
 
 @pytest.fixture(scope="module", params=["franz", "sarama"])
@@ -111,3 +102,16 @@ def test_admin(client, admin, broker, topic):
     admin("delete_topic", topic=topic)
     with pytest.raises(DriverError, match=r"(?i)topic"):
         admin("describe_topic", topic=topic)
+
+
+def test_group_admin(client, admin, topic):
+    admin("create_topic", topic=topic)
+    admin("commit", topic=topic, group=topic, offset=7)
+    assert admin("committed", topic=topic, group=topic) == 7
+    assert topic in admin("list_groups")
+    assert admin("describe_group", group=topic) == "Empty"
+    admin("delete_offset", topic=topic, group=topic)
+    assert admin("committed", topic=topic, group=topic) == -1
+    admin("commit", topic=topic, group=topic, offset=8)
+    admin("delete_group", group=topic)
+    assert topic not in admin("list_groups")

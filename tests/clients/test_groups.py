@@ -13,13 +13,16 @@ from tidelog.testing import LocalBroker
 PARTITIONS = 6
 PYTHONS = ("confluent", "kafka-python", "aiokafka")
 JAVAS = [pytest.param(name, marks=heavy("java", "javac", "mvn")) for name in JAVA]
+FRANZ = pytest.param("franz", marks=heavy("go"))
 CLIENTS = [
     *PYTHONS,
     pytest.param("kafkajs", marks=pytest.mark.skipif(bool(why_not()), reason=why_not())),
     *JAVAS,
+    FRANZ,
+    pytest.param("sarama", marks=heavy("go")),
 ]
-STATIC = ["confluent", "kafka-python", *JAVAS]
-COOPERATIVE = ["confluent", *JAVAS]
+STATIC = ["confluent", "kafka-python", *JAVAS, FRANZ]
+COOPERATIVE = ["confluent", *JAVAS, FRANZ]
 pytestmark = pytest.mark.timeout(300)
 
 

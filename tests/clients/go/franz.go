@@ -197,5 +197,44 @@ func (Franz) Admin(call Call) (any, error) {
 		})
 		return size, err
 	}
+	return franzGroups(ctx, admin, call)
+}
+
+func franzGroups(ctx context.Context, admin *kadm.Client, call Call) (any, error) {
+	switch call.Op {
+	case "list_groups":
+		found, err := admin.ListGroups(ctx)
+		return found.Groups(), err
+	case "describe_group":
+		found, err := admin.DescribeGroups(ctx, call.Group)
+		if err == nil {
+			err = found.Error()
+		}
+		return found[call.Group].State, err
+	case "commit":
+		offsets := kadm.Offsets{}
+		offsets.AddOffset(call.Topic, 0, call.Offset, -1)
+		return nil, admin.CommitAllOffsets(ctx, call.Group, offsets)
+	case "committed":
+		found, err := admin.FetchOffsets(ctx, call.Group)
+		if err != nil {
+			return nil, err
+		}
+		if offset, ok := found.Lookup(call.Topic, 0); ok {
+			return offset.At, nil
+		}
+		return -1, nil
+	case "delete_offset":
+		topics := kadm.TopicsSet{}
+		topics.Add(call.Topic, 0)
+		found, err := admin.DeleteOffsets(ctx, call.Group, topics)
+		if err == nil {
+			err = found.Error()
+		}
+		return nil, err
+	case "delete_group":
+		_, err := admin.DeleteGroup(ctx, call.Group)
+		return nil, err
+	}
 	return nil, fmt.Errorf("no such call: %s", call.Op)
 }

@@ -1,6 +1,7 @@
 // Go clients told what to do over standard input; see ../drivers.py.
 //
-// The argument names the client, "franz" or "sarama".
+// The argument names the client, "franz" or "sarama".  With "franz-group" or "sarama-group" and a
+// task it is a member of a consumer group instead; see ../groups.py.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 )
 
 // Row is a record; bytes travel as base64, which is what encoding/json does with them.
@@ -38,6 +40,7 @@ type Call struct {
 	Op         string            `json:"op"`
 	Bootstrap  string            `json:"bootstrap"`
 	Topic      string            `json:"topic"`
+	Group      string            `json:"group"`
 	Codec      string            `json:"codec"`
 	Plain      bool              `json:"plain"` // a producer that is not idempotent
 	Rows       []Row             `json:"rows"`
@@ -75,6 +78,13 @@ func run(client Client, module string, call Call) (any, error) {
 }
 
 func main() {
+	if strings.HasSuffix(os.Args[1], "-group") {
+		if err := runGroup(os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	client, module := Client(Franz{}), "github.com/twmb/franz-go"
 	if os.Args[1] == "sarama" {
 		client, module = Sarama{}, "github.com/IBM/sarama"

@@ -210,5 +210,53 @@ func (Sarama) Admin(call Call) (any, error) {
 		}
 		return -1, nil
 	}
+	return saramaGroups(client, admin, call)
+}
+
+func saramaGroups(client sarama.Client, admin sarama.ClusterAdmin, call Call) (any, error) {
+	switch call.Op {
+	case "list_groups":
+		found, err := admin.ListConsumerGroups()
+		names := []string{}
+		for name := range found {
+			names = append(names, name)
+		}
+		return names, err
+	case "describe_group":
+		found, err := admin.DescribeConsumerGroups([]string{call.Group})
+		if err == nil && found[0].Err != sarama.ErrNoError {
+			err = found[0].Err
+		}
+		if err != nil {
+			return nil, err
+		}
+		return found[0].State, nil
+	case "commit":
+		manager, err := sarama.NewOffsetManagerFromClient(call.Group, client)
+		if err != nil {
+			return nil, err
+		}
+		partition, err := manager.ManagePartition(call.Topic, 0)
+		if err != nil {
+			return nil, err
+		}
+		partition.MarkOffset(call.Offset, "")
+		manager.Commit()
+		if err := partition.Close(); err != nil {
+			return nil, err
+		}
+		return nil, manager.Close()
+	case "committed":
+		found, err := admin.ListConsumerGroupOffsets(
+			call.Group, map[string][]int32{call.Topic: {0}})
+		if err != nil {
+			return nil, err
+		}
+		return found.GetBlock(call.Topic, 0).Offset, nil
+	case "delete_offset":
+		return nil, admin.DeleteConsumerGroupOffset(call.Group, call.Topic, 0)
+	case "delete_group":
+		return nil, admin.DeleteConsumerGroup(call.Group)
+	}
 	return nil, fmt.Errorf("no such call: %s", call.Op)
 }
