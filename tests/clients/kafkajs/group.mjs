@@ -1,5 +1,7 @@
 // A member of a consumer group on kafkajs; says what happens in lines of JSON, as
 // group_worker.py does.  kafkajs knows neither static members nor cooperative assignment.
+// Options of its own: from_beginning (true), and seek, places where to begin instead of the
+// committed ones: [{"topic": ..., "partition": 0, "offset": "5"}].
 import kafkajs from 'kafkajs'
 
 const { Kafka, logLevel } = kafkajs
@@ -31,7 +33,7 @@ process.on('SIGTERM', async () => {
 })
 
 await consumer.connect()
-await consumer.subscribe({ topics: task.topics, fromBeginning: true })
+await consumer.subscribe({ topics: task.topics, fromBeginning: task.from_beginning ?? true })
 await consumer.run({
   autoCommit: false,
   eachMessage: async ({ topic, partition, message }) => {
@@ -40,3 +42,4 @@ await consumer.run({
     say('record', { partition, offset: Number(message.offset), value: message.value.toString() })
   }
 })
+for (const place of task.seek ?? []) consumer.seek(place)
