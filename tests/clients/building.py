@@ -21,11 +21,11 @@ import pytest
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "clients"
 _PATIENCE = 540  # seconds, for a first build with downloads
-# How Maven, Go, Cargo and npm say that there is no network.
+# How Maven, Go, Cargo, npm and pip say that there is no network, or not this package.
 _UNREACHABLE = re.compile(
     r".*(unknown host|no such host|resolve host|name resolution|ENOTFOUND|EAI_AGAIN|ECONNREFUSED"
     r"|ECONNRESET|ETIMEDOUT|timed out|timeout|connection refused|connection reset|unreachable"
-    r"|could not connect|could not transfer|network error|dial tcp).*",
+    r"|could not connect|could not transfer|network error|dial tcp|no matching distribution).*",
     re.IGNORECASE,
 )
 
