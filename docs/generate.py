@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
 from tidelog.broker.dispatch import REGISTRY
@@ -18,6 +19,7 @@ from tidelog.settings_table import GROUPS, INT_MAX, LONG_MAX, Setting, text_of
 
 HERE = Path(__file__).parent
 SEEN = HERE.parent / "tests" / "clients" / "seen.json"
+SUITES = HERE.parent / "tests" / "clients" / "suites.json"
 # What clients call themselves in ApiVersions, where people know them by another name.
 SOFTWARE = {
     "apache-kafka-java": "Java",
@@ -40,6 +42,8 @@ ALSO_RUN = (
     "MirrorMaker 2 of Kafka 4.3 between tidelog and Kafka (3.9 and 4.3), both ways at once: the "
     "same records offset by offset, topic settings as they change, new partitions, the offsets of "
     "groups; killed with -9, it loses nothing.",
+    "Karapace 6.2, a schema registry: schemas and settings in its compacted topic, after restarts "
+    "of the registry and kill -9 of the broker. kafkajs where offsets are out of range.",
     "Kafka 3.9 with ZooKeeper: tidelog starts on a directory that it wrote and it starts on "
     "one that tidelog wrote, after clean stops and kill -9; each reads what the other wrote and "
     "goes on appending. Of transactions that it wrote (committed, aborted, still open), "
@@ -159,6 +163,7 @@ def compatibility_page() -> str:
         used = [_span([v for v in apis.get(str(key), []) if v <= high]) for apis in seen.values()]
         lines.append(f"| {api.name} ({key}) | {_span([low, high])} | {' | '.join(used)} |")
     beyond = sorted({int(key) for apis in seen.values() for key in apis} - REGISTRY.keys())
+    lines += suites_table()
     lines += [
         "",
         "## Also run against it",
@@ -168,6 +173,32 @@ def compatibility_page() -> str:
     ]
     assert not beyond, f"APIs {beyond} were used but are not served"
     return "\n".join(lines)
+
+
+def suites_table() -> list[str]:
+    """What foreign suites gave in the last ``./dev test --clients --record`` that ran them."""
+    lines = [
+        "",
+        "## Clients' own test suites",
+        "",
+        "They are run against one broker with `./dev test --clients`; of librdkafka's those that "
+        "need a broker, with four partitions by default. What is not passed is skipped, for the "
+        "reason given.",
+        "",
+        "| suite | passed | skipped |",
+        "|---|---|---|",
+    ]
+    results: dict[str, dict[str, Any]] = json.loads(SUITES.read_text())
+    for name, result in sorted(results.items()):
+        skipped = "; ".join(
+            f"{_counted(tests)} ({reason})" for reason, tests in result["skipped"].items()
+        )
+        lines.append(f"| {name} {result['version']} | {len(result['passed'])} | {skipped} |")
+    return lines
+
+
+def _counted(tests: list[str]) -> str:
+    return ", ".join(tests) if len(tests) < 5 else f"{len(tests)} tests"
 
 
 def spark_page() -> str:

@@ -4,7 +4,8 @@
 every request, and the client's name and version from ApiVersions; clients before KIP-511 do
 not say them, so their client id has to do.  Each worker leaves a file in ``.cache``; in the
 end ``python tests/clients/recording.py`` makes ``seen.json`` of them, which
-``docs/compatibility.md`` is made of.
+``docs/compatibility.md`` is made of.  What foreign suites gave goes the same way into
+``suites.json``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tidelog.wire.frame import skip_tags
 _HERE = Path(__file__).parent
 _PARTS = _HERE.parents[1] / ".cache" / "seen"
 SEEN = _HERE / "seen.json"
+SUITES = _HERE / "suites.json"
+_SUITE_PARTS = _PARTS / "suites"
 
 _API_VERSIONS = 18
 _HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, size of the client id
@@ -127,8 +130,35 @@ def _hanging_up(*sockets: socket.socket) -> Iterator[None]:
                 each.shutdown(socket.SHUT_RDWR)
 
 
+def note(suite: str, result: Mapping[str, Any]) -> None:
+    """Keep what a foreign suite gave, if that is asked for."""
+    if os.environ.get("TIDELOG_RECORD"):
+        _SUITE_PARTS.mkdir(parents=True, exist_ok=True)
+        (_SUITE_PARTS / f"{suite}.json").write_text(json.dumps({suite: result}))
+
+
 def merge() -> None:
-    """All parts into one file: {client: {key: [versions]}}."""
+    """All parts into two files."""
+    _merge_suites()
+    _merge_uses()
+    shutil.rmtree(_PARTS)
+
+
+def _merge_suites() -> None:
+    """{suite: result}; a suite that was not run keeps what it gave before."""
+    results: dict[str, Any] = json.loads(SUITES.read_text()) if SUITES.exists() else {}
+    kept = set(results)
+    for part in _SUITE_PARTS.glob("*.json"):
+        result = json.loads(part.read_text())
+        results |= result
+        kept -= result.keys()
+    for name in sorted(kept):
+        print(f"no longer recorded: {name} (was it skipped?)")
+    SUITES.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def _merge_uses() -> None:
+    """{client: {key: [versions]}}."""
     clients: dict[str, dict[str, list[int]]] = {}
     uses = {tuple(use) for part in _PARTS.glob("*.json") for use in json.loads(part.read_text())}
     for client, key, api_version in sorted(uses):
@@ -137,7 +167,6 @@ def merge() -> None:
         print(f"no longer recorded: {name} (was it skipped?)")
     lines = [f"  {json.dumps(name)}: {json.dumps(apis)}" for name, apis in clients.items()]
     SEEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    shutil.rmtree(_PARTS)
 
 
 if __name__ == "__main__":
