@@ -14,6 +14,7 @@ from tidelog.wire.batch import HEADER, MAGIC, BatchHeader
 from tidelog.wire.compression import Codec
 from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.messages.produce import ProduceResponse
+from tidelog.wire.primitives import varint
 from tidelog.wire.records import _seal, encode_batch
 
 LIMIT = 16 * 1048588
@@ -109,13 +110,26 @@ def test_the_batches_of_a_request_are_bounded_together(client):
 
 def test_others_are_served_while_a_batch_is_opened(broker, client):
     client.create_topic("slow", cleanup_policy="compact")
-    with others_are_served(broker, client, at_least=20):
-        client.send(client.produce_request("slow", bomb(1), acks=1), 9)
+    count = 300_000
+    bodies = (b"\0\0" + varint(number) + b"\x02k\0\0" for number in range(count))
+    packed = cramjam.zstd.compress(b"".join(varint(len(body)) + body for body in bodies))
+    records = sealed(bytes(packed), count)
+    with others_are_served(broker, client, at_least=10):
+        client.send(client.produce_request("slow", records, acks=1), 9)
     _, answer = client.receive(ProduceResponse, 9)
     (row,) = answer.responses[0].partition_responses
-    # Kafka too gives such records the offset deltas that they should have.
     assert (row.error_code, row.base_offset) == (0, 0)
-    assert client.produce("slow", batch_of(b"v", key=b"k")).base_offset == 1 << 17
+    assert client.produce("slow", batch_of(b"v", key=b"k")).base_offset == count
+
+
+def test_millions_of_wrong_offset_deltas_are_refused_at_the_first(client):
+    client.create_topic("renumbered", cleanup_policy="compact")
+    for count, code in {10_000: 0, 10_001: ErrorCode.INVALID_RECORD}.items():
+        records = sealed(bytes(cramjam.zstd.compress(TINY * count)), count)
+        answer = client.produce("renumbered", records)
+        assert answer.error_code == code, answer.error_message
+    assert "record 1 of 10001 has another offset delta" in answer.error_message
+    assert client.list_offset("renumbered", -1).offset == 10_000
 
 
 def test_others_are_served_while_a_time_is_looked_for(broker, client, topic):
