@@ -12,6 +12,7 @@ from tidelog.coordination import elections, moves
 from tidelog.coordination.elections import NOBODY, settle
 from tidelog.coordination.metadata import PartitionInfo
 from tidelog.coordination.topics import spread
+from tidelog.errors import ApiError, ErrorCode
 
 
 def info(leader: int, isr: list[int], replicas: tuple[int, ...] = (1, 2, 3)) -> PartitionInfo:
@@ -125,6 +126,21 @@ def test_a_move_ends_when_all_that_stay_are_in_sync(isr: list[int], done: bool) 
     shrinking = moves.begin_move(info(1, [1, 2]), (2, 3))
     assert not moves.can_finish_move(shrinking), "3 stays and is not in sync"
     assert not moves.can_finish_move(info(1, [1, 2, 3])), "nothing moves"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ((), "needs a replica"),
+        ((2, 3, 2), "names a broker twice"),
+        ((2, 9), "there is no broker 9"),
+    ],
+)
+def test_moves_that_cannot_be(wanted: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ApiError, match=reason) as refused:
+        moves.plan_move(info(1, [1, 2]), wanted, {1, 2, 4})
+    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert moves.plan_move(info(1, [1, 2]), (3, 1), {1, 2, 4}).replicas == (3, 1, 2), "3 is away"
 
 
 def test_a_move_that_ends_elects_another_leader_in_a_new_epoch() -> None:

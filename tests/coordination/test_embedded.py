@@ -263,6 +263,27 @@ def test_compaction(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.reopened().path.stat().st_size == size  # small already
 
 
+def test_a_torn_line_that_could_not_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next write cuts it off: what comes after a damaged line is lost at the next start."""
+    path = tmp_path / "journal"
+    keeper = Keeper(path)
+    keeper.do(Create("/a", b"1"))
+    write = os.write
+
+    def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
+        disk.setattr(os, "ftruncate", broken)
+        with pytest.raises(KeeperError, match="cannot be written"):
+            keeper.do(Create("/b", b"2"))
+    keeper.do(Create("/c", b"3"))
+    assert Keeper(path).tree() == keeper.tree() == {"/": b"", "/a": b"1", "/c": b"3"}
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 def test_a_disk_that_fails(

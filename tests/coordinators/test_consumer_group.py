@@ -428,6 +428,23 @@ def test_the_next_coordinator_goes_on_where_this_one_stopped(owner):
     assert a.owned | b.owned == ALL
 
 
+def test_who_waits_for_the_log_is_alive(owner):
+    """However long a write takes: its heartbeats came in time."""
+    a = Consumer(owner, "a", "t")
+    settle(owner, a)
+    owner.hold = True
+    assert owner.join("b", "t") is None
+    waiting = []
+    for _ in range(4):
+        owner.advance(owner.limits.session_ms // 2)
+        waiting.append(owner.send("a", a.epoch))
+    owner.hold = False
+    owner.store()
+    owner.after()
+    assert "a" in owner.group.members
+    assert {owner.answers[token].error for token in waiting} == {ErrorCode.NONE}
+
+
 def test_a_failed_write_is_made_up_for(owner):
     (a,) = consumers(owner, "a")
     owner.hold = True

@@ -60,9 +60,10 @@ class Writer:
         self.shard.write([(b"key", b"value", ())] * records, done)
 
     async def hear(self, count):
-        while len(self.heard) < count:
-            self._news.clear()
-            await self._news.wait()
+        async with asyncio.timeout(20):
+            while len(self.heard) < count:
+                self._news.clear()
+                await self._news.wait()
         return self.heard
 
 
@@ -81,6 +82,19 @@ def test_what_comes_together_shares_a_batch_and_is_told_when_it_is_safe():
         writer.partition.replicated_to(4)
         assert await writer.hear(3) == [(name, ErrorCode.NONE) for name in "abc"]
         assert not writer.partition.watching
+
+    asyncio.run(run())
+
+
+def test_a_batch_is_not_larger_than_the_topic_takes():
+    """What comes together shares a batch only as far as there is room."""
+
+    async def run():
+        writer = Writer()
+        for size in (300_000, 300_000, 100_000, 700_000, 10):
+            writer.shard.write([(b"key", bytes(size), ())], lambda error: None)
+        await asyncio.sleep(0)
+        assert writer.partition.batches == [1, 2, 1, 1]
 
     asyncio.run(run())
 

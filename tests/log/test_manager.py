@@ -64,6 +64,32 @@ def test_no_log_outside_of_the_directory(tmp_path: Path, topic: str, partition: 
     manager.close()
 
 
+def test_a_directory_that_a_deletion_left_is_set_aside(tmp_path: Path) -> None:
+    manager, _ = start(tmp_path)
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "old").touch()
+    make(manager)
+    assert values(manager) == [b"0", b"1", b"2"]
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert [path.name for path in stray.iterdir()] == ["old"]
+    manager.close()
+
+
+def test_a_high_watermark_that_was_written_is_not_above_the_end(tmp_path: Path) -> None:
+    """A power cut took records that were visible: the checkpoint is younger than the log."""
+    manager, _ = start(tmp_path)
+    make(manager)
+    manager.write_checkpoints()
+    manager.release()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    again = open_manager(tmp_path)
+    found = again.load(lambda topic: log_config(), lambda done, total: None)
+    log = found["t", 0].log
+    assert (log.end_offset, log.high_watermark) == (0, 0)
+    log.check_invariants()
+    again.close()
+
+
 # -- the lock -----------------------------------------------------------------------
 
 
