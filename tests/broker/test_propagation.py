@@ -108,6 +108,24 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_AGAIN_SECONDS", 0.01)
 
 
+def test_a_broker_that_misses_the_first_requests_hears_everything() -> None:
+    """The first of each kind names all there is; what a broker has besides is set aside."""
+
+    async def run() -> None:
+        for fail in (LeaderAndIsrRequest, UpdateMetadataRequest):
+            listener = Listener()
+            listener.fail = fail
+            controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
+            controller.publish(ALONE.with_topic(topic(OLD)))
+            await controller.told()
+            kinds = {type(request): request.type for request in listener.heard}  # type: ignore[attr-defined]
+            full = channel.FULL
+            assert kinds == {LeaderAndIsrRequest: full, UpdateMetadataRequest: full}
+            controller.close()
+
+    asyncio.run(run())
+
+
 def test_a_topic_is_deleted() -> None:
     """StopReplica is sent, and again if nobody knows whether it has arrived."""
 

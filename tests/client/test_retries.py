@@ -13,6 +13,7 @@ from waiting import until
 from tidelog.client import admin
 from tidelog.client.cluster import LEADER_MOVED, Cluster, TopicPartition
 from tidelog.client.fetcher import Fetched, Fetcher
+from tidelog.client.groups import delete_groups, list_groups
 from tidelog.client.partitions import LATEST, list_offsets
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
@@ -21,12 +22,23 @@ from tidelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from tidelog.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
 from tidelog.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from tidelog.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -121,6 +133,54 @@ def test_without_a_controller_the_client_gives_up(brokers: list[ScriptedBroker])
         error = admin.create_topics(cluster, [NewTopic("t")])["t"]
     assert isinstance(error, ApiError)
     assert error.code == ErrorCode.NOT_CONTROLLER
+
+
+# -- coordinators ---------------------------------------------------------------
+
+
+def test_groups_of_a_coordinator_that_loads(
+    brokers: list[ScriptedBroker], cluster: Cluster
+) -> None:
+    """Else a list would lack the groups of a broker that has just begun to coordinate."""
+    tell(brokers, metadata(*brokers))
+    row = ListedGroup(group_id="g", protocol_type="consumer")
+    loading = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups=[])
+    brokers[0].on(ListGroupsRequest, loading, ListGroupsResponse(error_code=0, groups=[row]))
+    brokers[1].on(ListGroupsRequest, ListGroupsResponse(error_code=0, groups=[]))
+    assert [group.group_id for group in list_groups(cluster)] == ["g"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ],
+)
+def test_a_coordinator_that_moves(
+    brokers: list[ScriptedBroker], cluster: Cluster, code: ErrorCode
+) -> None:
+    first, second = brokers
+
+    def found(broker: ScriptedBroker, error: ErrorCode = ErrorCode.NONE) -> FindCoordinatorResponse:
+        row = Coordinator(
+            key="g", node_id=broker.broker_id, host="127.0.0.1", port=broker.port,
+            error_code=error, error_message=None,
+        )  # fmt: skip
+        return FindCoordinatorResponse(coordinators=[row])
+
+    def deleted(error: ErrorCode) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=error)])
+
+    tell(brokers, metadata(*brokers))
+    unknown = found(first, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    for broker in brokers:
+        broker.on(FindCoordinatorRequest, unknown, found(first), found(second))
+    first.on(DeleteGroupsRequest, deleted(code))
+    second.on(DeleteGroupsRequest, deleted(ErrorCode.NONE))
+    assert delete_groups(cluster, ["g"]) == {"g": None}
+    assert len(second.asked[DeleteGroupsRequest]) == 1
 
 
 # -- offsets --------------------------------------------------------------------

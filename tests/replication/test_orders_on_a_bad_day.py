@@ -104,6 +104,46 @@ def test_a_producer_asks_a_follower(quick_path: Path, no_sync: None) -> None:
     asyncio.run(run())
 
 
+def test_an_order_that_comes_late_is_ignored(quick_path: Path, no_sync: None) -> None:
+    """Requests of the controller may overtake each other when a connection breaks."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        replicas, before = world.replicas[2].replicas, world.info
+        partition = replicas.partitions[KEY]
+        world.info = replace(before, leader=2, leader_epoch=1, partition_epoch=1)
+        world.tell(2)
+        smaller = replace(world.info, isr=(2, 3), partition_epoch=2)
+        assert replicas.take(TOPIC, 0, smaller) is partition
+        for late in (before, world.info, smaller):
+            assert replicas.take(TOPIC, 0, late) is None
+            assert (partition.leads, partition.leader_epoch, partition.in_sync) == (True, 1, 2)
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_the_log_of_an_older_topic_of_that_name_is_set_aside(
+    quick_path: Path, no_sync: None
+) -> None:
+    """The topic was deleted and created again while this broker was down."""
+
+    async def run() -> None:
+        world = World(quick_path, 0)
+        append(world.replicas[1].replicas.partitions[KEY], world.clock.now_ms())
+        replica = world.replicas[1]
+        replica.crash()
+        replica.start()
+        created = replace(TOPIC, topic_id=b"\2" * 16)
+        partition = replica.replicas.take(created, 0, world.info)
+        assert partition is not None
+        assert partition.log.end_offset == 0
+        assert len(list(Path(replica.path).glob("t-0.*-stray"))) == 1
+        world.close()
+
+    asyncio.run(run())
+
+
 def test_who_no_longer_leads_acknowledges_nothing(quick_path: Path, no_sync: None) -> None:
     """The next leader may not have it, though the old one's high watermark moves on."""
 
