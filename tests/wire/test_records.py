@@ -229,6 +229,7 @@ def test_a_count_that_lies_costs_nothing() -> None:
         ({"magic": 1}, ErrorCode.INVALID_RECORD),
         ({"record_count": 0}, ErrorCode.INVALID_RECORD),
         ({"record_count": 2}, ErrorCode.INVALID_RECORD),
+        ({"last_offset_delta": 5}, ErrorCode.INVALID_RECORD),
         ({"last_offset_delta": -1, "record_count": 0}, ErrorCode.INVALID_RECORD),
         ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
         ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
@@ -263,6 +264,14 @@ def test_records_that_do_not_add_up(body: bytes, reason: str) -> None:
     assert batch[HEADER_SIZE:] == b"\x0c\0\0\0\1\1\0"
     with pytest.raises(ProtocolError, match=reason):
         list(decode_batch(_seal(read_header(batch), body)))
+
+
+def test_a_valid_batch_has_the_length_that_it_says() -> None:
+    """The CRC does not cover the length."""
+    batch = bytearray(encode_batch([(NOW, None, b"x", ())]))
+    assert is_valid(batch)
+    batch[11] += 1
+    assert not is_valid(batch)
 
 
 def test_two_batches_in_one_are_refused() -> None:
