@@ -93,7 +93,7 @@ def test_every_reader_sees_one_type(
     assert not old & {path.name for path in lake.rglob("*.parquet")}
     expected = sorted([*map(float, range(30)), *[0.5] * 10])
     for name, reader in READERS.items():
-        if find_spec(name):  # pandas and DuckDB are not among our requirements
+        if find_spec(name):  # DuckDB is not among our requirements
             assert sorted(reader(lake, spark)) == expected, name
     frame = tidelog.pipeline.read_lake(spark, lake)
     assert frame.where("later = 1 and who.zip = 'x'").count() == 10
