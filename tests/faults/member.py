@@ -37,6 +37,7 @@ from tidelog.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.wire.uuids import uuid_text
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": 30_000,
@@ -129,12 +130,11 @@ class Member:
         if outside != self._outside:
             raise Violation(f"files outside of log.dirs: {outside}, before {self._outside}")
         # Mutants delete topics, too: a log whose topic is deleted just now may be quarantined.
-        names = [path.name for path in self.broker.data.iterdir()]
         for topic, topic_id in self._ids.items():
             if topic_state(self.other, topic).topic_id == topic_id:
-                kept = f"{topic}-0"
-                if kept not in names or any(name.startswith(f"{kept}.") for name in names):
-                    raise Violation(f"{kept} is gone: {names}")
+                identity = self.broker.data / f"{topic}-0" / "partition.metadata"
+                if uuid_text(topic_id) not in identity.read_text():
+                    raise Violation(f"{identity}: not the log of {topic}")
 
     # -- topics -------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def test_mutated_requests_to_a_member_of_a_cluster(zookeeper, monkeypatch, tmp_p
         print(member.fuzzer.outcomes, f"longest wait {watchdog.longest():.2f} s")
         for broker in (member.broker, member.other):
             check_log(broker.log)
-        assert resident(member.broker) - memory < 30 * MIB
+        assert resident(member.broker) - memory < 64 * MIB
         with RawClient(member.broker.port) as client:
             member.fuzzer.probes.check_all(client)
 
