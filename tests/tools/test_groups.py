@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from cli import Command, on_terminal, run
@@ -11,6 +12,9 @@ from group_client import GroupClient
 from kafka.admin import KafkaAdminClient
 from waiting import until
 
+from tidelog.client import admin, cluster
+from tidelog.client import groups as asking
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages.join_group import JoinGroupResponse
 
@@ -364,3 +368,27 @@ def test_a_group_of_the_consumer_protocol(
     one = ("--topic", records, "-p", "0")
     assert "1 offset set" in tidelog("groups", "reset", records, "--to", "0", *one, "--yes").out
     assert tidelog("groups", "delete", records, "--yes").out.strip() == f"{records} deleted"
+
+
+def test_many_groups_are_described_with_few_questions(broker: LocalBroker, topic: str) -> None:
+    asked: list[str] = []
+
+    class Counting(cluster.Cluster):
+        def ask(self, message: Any, *args: Any, **options: Any) -> Any:
+            asked.append(type(message).__name__)
+            return super().ask(message, *args, **options)
+
+    names = [f"{topic}-{i}" for i in range(60)]
+    with Counting(broker.bootstrap) as counting:
+        admin.create_topics(counting, [NewTopic(topic, 2)])
+        for i, name in enumerate(names):
+            asking.set_offsets(counting, name, {cluster.TopicPartition(topic, i % 2): 0})
+        asked.clear()
+        found = asking.describe_together(counting, [*names, "not-known"])
+        assert len(asked) == 4
+        assert sorted(found) == sorted(names)
+        for i, name in enumerate(names):
+            view, committed = found[name]
+            assert view == asking.describe_group(counting, name)
+            assert list(committed) == [cluster.TopicPartition(topic, i % 2)]
+            assert committed == asking.committed_offsets(counting, name)

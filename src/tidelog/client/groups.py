@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog.client.cluster import Cluster, TopicPartition, error_of
+from tidelog.client.partitions import in_requests
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions
@@ -40,6 +41,8 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from tidelog.wire.schema import Message
 
@@ -48,6 +51,8 @@ R = TypeVar("R", bound=Message)
 EMPTY, STABLE, DEAD = "Empty", "Stable", "Dead"
 CLASSIC, CONSUMER = "classic", "consumer"
 _MEMBERS_NAMED = 3  # in the error of one who wants a group without members
+_IN_A_REQUEST = 50  # groups: each may have offsets of thousands of partitions
+_MANY_GROUPS = 8  # the first OffsetFetch that is about several
 _BY_NAME = 9  # the newest OffsetCommit and OffsetFetch that name topics, not topic ids
 
 # The coordinator is being made, is moving or reads its log.
@@ -144,8 +149,12 @@ def describe_group(cluster: Cluster, group_id: str) -> GroupView:
         raise error_of(row.error_code, row.error_message, f"group {group_id!r}")
     if row.error_code or row.group_state == DEAD:
         return _describe_consumer_group(cluster, group_id)
+    return _view(row, node)
+
+
+def _view(row: DescribedGroup, node: int) -> GroupView:
     return GroupView(
-        group_id,
+        row.group_id,
         CLASSIC,
         row.group_state,
         row.protocol_type,
@@ -153,6 +162,36 @@ def describe_group(cluster: Cluster, group_id: str) -> GroupView:
         node,
         _members(row),
     )
+
+
+def describe_together(
+    cluster: Cluster, group_ids: Iterable[str]
+) -> dict[str, tuple[GroupView, dict[TopicPartition, CommittedOffset]]]:
+    """Members and offsets of the groups that can be asked about in one request: classic ones whose
+    coordinator is known, and is new enough.  The others are to be asked about one by one."""
+    found = {}
+    by_node: dict[int, list[str]] = {}
+    for group_id in group_ids:
+        if group_id in cluster.coordinators:
+            by_node.setdefault(cluster.coordinators[group_id], []).append(group_id)
+    for node, known in by_node.items():
+        version = cluster.connection_to(node).version_of(OffsetFetchRequest, _BY_NAME)
+        for some in in_requests(known, _IN_A_REQUEST) if version >= _MANY_GROUPS else ():
+            request = DescribeGroupsRequest(groups=some)
+            rows = cluster.ask(request, DescribeGroupsResponse, broker=node).groups
+            views = {
+                row.group_id: _view(row, node)
+                for row in rows
+                if not row.error_code and row.group_state != DEAD
+            }
+            asked = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in views]
+            if asked:
+                fetch = OffsetFetchRequest(group_id="", topics=None, groups=asked)
+                response = cluster.ask(fetch, OffsetFetchResponse, broker=node, at_most=_BY_NAME)
+                for group in response.groups:
+                    if not group.error_code:
+                        found[group.group_id] = views[group.group_id], _committed(group.topics)
+    return found
 
 
 def _describe_consumer_group(cluster: Cluster, group_id: str) -> GroupView:
@@ -239,7 +278,12 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, C
     code = response.groups[0].error_code if response.groups else response.error_code
     if code:
         raise error_of(code, None, f"group {group_id!r}")
-    topics = response.groups[0].topics if response.groups else response.topics
+    return _committed(response.groups[0].topics if response.groups else response.topics)
+
+
+def _committed(
+    topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
+) -> dict[TopicPartition, CommittedOffset]:
     return {
         TopicPartition(topic.name, part.partition_index): CommittedOffset(
             part.committed_offset, part.committed_leader_epoch, part.metadata or ""

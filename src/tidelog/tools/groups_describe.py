@@ -41,9 +41,10 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         wanted = list(dict.fromkeys(names))
         if not names:
             wanted = [row.group_id for row in asking.list_groups(cluster)]
+        together = asking.describe_together(cluster, wanted)
         for name in wanted:
             try:
-                found[name] = _Asked(cluster, name)
+                found[name] = _Asked(cluster, name, together.get(name))
             except BrokerUnreachable:
                 raise
             except ApiError as error:
@@ -73,21 +74,32 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 class _Asked:
     """What the coordinator of a group says about it."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        known: tuple[GroupView, dict[TopicPartition, CommittedOffset]] | None,
+    ) -> None:
         self.status = asking.explained(cluster, name)
+        if known is not None:
+            self.view, self.committed = known
+        else:
+            self.view = self._describe(cluster, name)
+            self.committed = asking.committed_offsets(cluster, name)
+        self.owners = {
+            place: member for member in self.view.members for place in member.partitions or ()
+        }
+        self.places = sorted(self.committed.keys() | self.owners.keys())
+
+    def _describe(self, cluster: Cluster, name: str) -> GroupView:
         try:
-            self.view = asking.describe_group(cluster, name)
+            return asking.describe_group(cluster, name)
         except ApiError as error:
             # When its last offset has gone, a group without members goes too; the reason stays.
             if error.code != ErrorCode.GROUP_ID_NOT_FOUND or not _removed(self.status):
                 raise
             node = asking.coordinator(cluster, name)
-            self.view = GroupView(name, "", asking.DEAD, "", "", node, ())
-        self.committed = asking.committed_offsets(cluster, name)
-        self.owners = {
-            place: member for member in self.view.members for place in member.partitions or ()
-        }
-        self.places = sorted(self.committed.keys() | self.owners.keys())
+            return GroupView(name, "", asking.DEAD, "", "", node, ())
 
     def row(self, logs: dict[TopicPartition, Extent]) -> dict[str, Any]:
         view = self.view

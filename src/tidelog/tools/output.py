@@ -80,12 +80,14 @@ def show_table(
         _show_rich(columns, cells, right, indent, short or {})
         return
     widths = _widths(columns, cells)
+    lines = []
     for row in ([column.upper() for column in columns], *cells):
         parts = [
             text.rjust(width) if column in right else text.ljust(width)
             for text, width, column in zip(row, widths, columns, strict=True)
         ]
-        click.echo((indent + "  ".join(parts)).rstrip())
+        lines.append((indent + "  ".join(parts)).rstrip())
+    click.echo("\n".join(lines))  # at once: each echo costs more than the line
 
 
 def _widths(columns: Sequence[str], cells: list[list[str]]) -> list[int]:
