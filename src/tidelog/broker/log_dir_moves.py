@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LEAST, _PIECE = 64 << 10, 8 << 20  # bytes that are copied at a time
 _LAST = 1 << 20  # so little may be copied between two requests
+_PAUSE_SECONDS, _PATIENCE = 0.01, 200  # how often to look for a moment without a flush
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +71,7 @@ class LogDirMoves:
         old = move.partition.log.directory
         try:
             await asyncio.to_thread(move.begin)
-            while (piece := move.next_piece(self._rate())) is not None:
-                await asyncio.to_thread(piece.copy)
-                move.copied(piece)
-                await asyncio.sleep(min(piece.size / max(self._rate(), 1), 1))
+            await self._copy(move)
             finished = move.finish()
         except OSError as error:
             finished = False
@@ -94,6 +92,21 @@ class LogDirMoves:
                 await asyncio.to_thread(move.remove_old, doomed)
         except OSError as error:
             log.error("%s was moved, but not removed: %s; the next start does it", old, error)
+
+    async def _copy(self, move: Move) -> None:
+        """Until little is left, and no flush of the old files is under way: it may take long."""
+        patience = _PATIENCE
+        while True:
+            piece = move.next_piece(self._rate())
+            if piece is not None:
+                await asyncio.to_thread(piece.copy)
+                move.copied(piece)
+                await asyncio.sleep(min(piece.size / max(self._rate(), 1), 1))
+            elif patience and self._replicas.flushes(move.partition):
+                patience -= 1
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                return
 
 
 class Piece:

@@ -325,6 +325,10 @@ class Replicas:
         if partition in self._flushes and self._flushes[partition] is None:
             self._begin_flush(partition)
 
+    def flushes(self, partition: Partition) -> bool:
+        """Is a flush in flight?"""
+        return partition in self._syncing
+
     def settle_flush(self, partition: Partition) -> None:
         """Wait for the flush in flight, if there is one."""
         if partition in self._syncing:
