@@ -53,14 +53,19 @@ def jvm_end(error: BaseException | None = None) -> str | None:
     """Why Spark's JVM has ended; None if it runs, or if there was none."""
     if "pyspark" not in sys.modules:
         return None
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
     if gateway is None:
         return None
     process = getattr(gateway, "proc", None)
-    cut_off = isinstance(error, ConnectionError | EOFError | Py4JNetworkError)
+    # A connection that failed further down the causes may be one to a broker.
+    cut_off = isinstance(error, ConnectionError | EOFError)
+    while error is not None and not cut_off:
+        # Not what Java itself has answered.
+        cut_off = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+        error = error.__cause__
     if process is None:  # spark-submit has started it
         return "Spark's JVM has ended: see what spark-submit has logged" if cut_off else None
     if cut_off or _out_of_memory():  # it is ending, if it has not ended
