@@ -143,11 +143,11 @@ def test_one_who_waits_for_a_lock_that_goes(tmp_path: Path) -> None:
             has.set()
             end.wait()
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=other, daemon=True)
     with lock(path):
         thread.start()
         until(waits.is_set, "the other one to wait")
-    until(has.is_set, "the other one to have it")
+    until(has.is_set, "the other one to have it", 20)
     with pytest.raises(LakeError, match="another load"), lock(path):
         pass
     end.set()

@@ -20,6 +20,7 @@ from tidelog.pipeline.lake.ledger import (
     FOLDER,
     LOAD,
     OWNER_PATIENCE_MS,
+    SENT,
     STAGING,
     FileEntry,
     Ledger,
@@ -56,6 +57,17 @@ def load_once(ledger: Ledger, rows: int = 3) -> State:
             schema=SCHEMA,
         )
     )
+
+
+def test_dead_letters_are_unsent_until_the_ledger_says_otherwise() -> None:
+    letters = (FileEntry("x.letters", 1, 1),)
+    to_topic = Manifest(LOAD, number=1, letters=letters, settings={"dead_letters": "t.dead"})
+    state = State().after(to_topic).after(replace(to_topic, number=2))
+    assert state.unsent == (1, 2)
+    state = state.after(Manifest(SENT, number=3, sent=(1,)))
+    assert state.unsent == (2,)
+    in_the_lake = replace(to_topic, number=4, settings={})
+    assert state.after(in_the_lake).unsent == (2,), "these are sent to no topic"
 
 
 def compact(ledger: Ledger) -> State:
