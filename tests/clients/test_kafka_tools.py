@@ -121,12 +121,18 @@ def test_consumer_performance(run, topic):
     assert ", 500, " in run(f"{TOOLS}.ConsumerPerformance", *read)
 
 
-def test_elections_and_reassignments_of_a_lone_broker(run, topic):
+def test_elections_and_reassignments_of_a_lone_broker(run, broker, topic, tmp_path):
     run(f"{TOOLS}.TopicCommand", "--create", "--topic", topic)
     elect = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
     assert "already elected" in run(f"{TOOLS}.LeaderElectionCommand", *elect)
-    listed = run(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list")
-    assert "No partition reassignments found." in listed
+    reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    assert "No partition reassignments found." in run(reassign, "--list")
+    as_it_is = {"topic": topic, "partition": 0, "replicas": [0], "log_dirs": [str(broker.data)]}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [as_it_is]}))
+    done = run(reassign, "--execute", "--reassignment-json-file", file)
+    assert "Successfully started" in done
+    assert "is completed" in run(reassign, "--verify", "--reassignment-json-file", file)
 
 
 def test_a_replica_moves_between_log_directories(kafka, tmp_path):
