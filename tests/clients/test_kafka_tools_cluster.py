@@ -34,7 +34,8 @@ def run(cluster, request):
 def described(run, topic):
     """{partition: (leader, replicas, in-sync replicas)}"""
     found = {}
-    for line in run("TopicCommand", "--describe", "--topic", topic).splitlines()[1:]:
+    lines = run("TopicCommand", "--describe", "--topic", topic).splitlines()
+    for line in (line for line in lines if "\tPartition: " in line):
         row = dict(part.split(": ", 1) for part in line.strip().split("\t") if ": " in part)
         lists = [[int(i) for i in row[name].split(",")] for name in ("Replicas", "Isr")]
         found[int(row["Partition"])] = (int(row["Leader"]), *lists)
@@ -80,10 +81,14 @@ def test_preferred_leaders(run, cluster, topic):
     run("TopicCommand", "--create", "--topic", topic, "--replica-assignment", "1:2:3,2:3:1")
     assert [row[0] for row in described(run, topic).values()] == [1, 2]
     cluster.brokers[1].stop()
-    until(lambda: described(run, topic)[0][0] != 1, "another leader")
-    missing = run("TopicCommand", "--describe", "--topic", topic, "--under-replicated-partitions")
-    assert missing.count("Partition: ") == 2
-    cluster.brokers[1].start()
+    try:
+        until(lambda: described(run, topic)[0][0] != 1, "another leader")
+        missing = run(
+            "TopicCommand", "--describe", "--topic", topic, "--under-replicated-partitions"
+        )
+        assert missing.count("Partition: ") == 2
+    finally:
+        cluster.brokers[1].start()
     until(
         lambda: all(len(row[2]) == 3 for row in described(run, topic).values()),
         "all replicas to be in sync",
