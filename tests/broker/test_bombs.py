@@ -176,7 +176,8 @@ def test_an_error_without_an_answer_closes_the_connection(broker, client):
 
 
 def test_an_opened_batch_is_corrected_as_kafka_does(client):
-    """Records all numbered 0, and a largest timestamp that no record has."""
+    """Records all numbered 0 (by Kafka only where it recompresses), and a largest timestamp that
+    no record has."""
     client.create_topic("corrected", cleanup_policy="compact")
     now = now_ms()
     packed = bytes(cramjam.zstd.compress(TINY * 3))

@@ -37,8 +37,8 @@ _NO_TIMESTAMP = -1
 _BYTES_HERE = 64 * 1024
 _RECORDS_HERE = 1000
 MOST_RECORD_ERRORS = 100  # that an answer names
-# To write offset deltas anew takes ten times as long as to check them.  Kafka does it for the sake
-# of old clients, whose batches are small.
+# To write offset deltas anew takes ten times as long as to check them.  Kafka does it where it
+# recompresses (where it does not, Kafka 4.1 answers UNKNOWN_SERVER_ERROR).
 MOST_RENUMBERED = 10_000
 
 
