@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pytest
-from broker.test_bombs import many
+from broker.test_bombs import many, now_ms
 from raw_client import RawClient, batch_of, values_of
 from waiting import comes_true
 
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.wire.compression import Codec
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.produce import ProduceResponse
+from tidelog.wire.records import encode_batch
 
 CONFIG = {"cleanup.policy": "compact"}
 
@@ -134,6 +138,25 @@ def test_the_process_is_lost(tmp_path):
             assert await producer.error() == 0
 
     scenario(tmp_path, work)
+
+
+def test_nothing_is_kept_of_a_refused_batch(tmp_path):
+    """Files of a deleted topic are closed with its last reference, and not by the collector."""
+
+    async def work(broker):
+        records = encode_batch([(now_ms(), None, b"v", [])] * 1100, codec=Codec.ZSTD)
+        async with Producer(broker, 1, ("t", records)) as producer:
+            assert await producer.error() == ErrorCode.INVALID_RECORD
+        partition = weakref.ref(broker.replicas.partitions["t", 0])
+        await broker.controller.delete_topic("t")
+        await comes_true(lambda: partition() is None, "the partition to be let go")
+
+    gc.collect()
+    gc.disable()
+    try:
+        scenario(tmp_path, work)
+    finally:
+        gc.enable()
 
 
 def test_the_broker_stops(tmp_path):

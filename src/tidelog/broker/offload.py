@@ -88,7 +88,10 @@ class Offload:
                 await self.close()  # it is at work for a client that is gone
                 raise
         if isinstance(answer, ApiError):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # else it refers to itself, and keeps alive what its traceback names
         return answer
 
     async def _ask(self, question: bytes) -> Any:

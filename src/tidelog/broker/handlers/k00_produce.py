@@ -34,6 +34,7 @@ from tidelog.broker.rewriting import (
     InvalidRecords,
     OpenElsewhere,
     Rewritten,
+    Rules,
     rewrite_elsewhere,
 )
 from tidelog.broker.tracing import printable
@@ -126,8 +127,9 @@ def _append_all(
                     broker, topic, index, records, acks, version, now_ms, waiting, budget
                 )
             except OpenElsewhere as much:
+                todo = much.rules, much.limit
                 result = yield from _append_opened(
-                    broker, topic, partitions, at, acks, version, now_ms, waiting, budget, much
+                    broker, topic, partitions, at, acks, version, now_ms, waiting, budget, todo
                 )
             results.append(result)
     return answers
@@ -143,7 +145,7 @@ def _append_opened(
     now_ms: int,
     waiting: list[_Waiting],
     budget: Budget,
-    much: OpenElsewhere,
+    todo: tuple[Rules, int],
 ) -> Work[Produced]:
     """Append what another process has opened.
 
@@ -153,8 +155,9 @@ def _append_opened(
     while True:
         index, records = partitions[at]
         assert records is not None
+        rules, limit = todo
         try:
-            job = Job(rewrite_elsewhere, (bytes(records), much.rules, now_ms, much.limit))
+            job = Job(rewrite_elsewhere, (bytes(records), rules, now_ms, limit))
             rewritten: Rewritten = yield job
         except ApiError as error:
             return _refused(index, error)
@@ -165,7 +168,7 @@ def _append_opened(
                 broker, topic, index, records, acks, version, now_ms, waiting, budget, rewritten
             )
         except OpenElsewhere as again:
-            much = again
+            todo = again.rules, again.limit
 
 
 def _append(
