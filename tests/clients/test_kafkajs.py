@@ -158,22 +158,3 @@ def test_admin_cluster_offsets_and_records(broker, topic):
     assert cluster["brokers"] == [{"nodeId": 0, "host": "127.0.0.1", "port": broker.port}]
     assert cluster["controller"] == 0
     assert [(row["low"], row["high"]) for row in (*offsets, *after)] == [("0", "5"), ("3", "5")]
-
-
-def test_admin_resets_offsets(broker, topic):
-    """It commits -2 for the beginning and -1 for the end, and reads them back."""
-    PEER.write(broker.bootstrap, topic, [Row(None, b"x")] * 5)
-    group = {"groupId": topic, "topic": topic}
-    set_ = {**group, "partitions": [{"partition": 0, "offset": "3"}]}
-    fetch = ["admin", "fetchOffsets", {"groupId": topic, "topics": [topic]}]
-    found = kafkajs(
-        broker.bootstrap,
-        ["admin", "setOffsets", set_],
-        fetch,
-        ["admin", "resetOffsets", {**group, "earliest": True}],
-        fetch,
-        ["admin", "resetOffsets", group],
-        fetch,
-    )
-    offsets = [rows[0]["partitions"][0]["offset"] for rows in found[1::2]]
-    assert offsets == ["3", "-2", "-1"]
