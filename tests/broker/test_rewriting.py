@@ -4,12 +4,22 @@ import pytest
 from log_support import NOW, SEED, generator
 from wire.test_records import as_records, random_rows
 
-from tidelog.broker.rewriting import MOST_RECORD_ERRORS, InvalidRecords, Rules, rewrite
+from tidelog.broker.handlers.k02_list_offsets import _run
+from tidelog.broker.rewriting import (
+    MOST_RECORD_ERRORS,
+    Budget,
+    InvalidRecords,
+    OpenElsewhere,
+    Rules,
+    rewrite,
+    rewrite_here,
+)
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.log.timestamps import Look
 from tidelog.settings import LogConfig, Settings
 from tidelog.wire.batch import HEADER_SIZE, check_produced, read_header
 from tidelog.wire.compression import Codec
-from tidelog.wire.records import _seal, decode_batch, encode_batch
+from tidelog.wire.records import _seal, decode_batch, encode_batch, first_since
 
 LIMIT = 1 << 24
 
@@ -81,3 +91,46 @@ def test_an_answer_names_no_more_than_it_has_room_for():
         opened(encode_batch([(NOW, None, b"v", [])] * 1000), cleanup_policy="compact")
     assert len(refused.value.errors) == MOST_RECORD_ERRORS
     assert "1000 of 1000" in refused.value.message
+
+
+def with_headers(count, key=b"k", codec=Codec.NONE):
+    return encode_batch([(NOW, key, None, [("", None)] * count)], codec=codec)
+
+
+def opened_here(batch, budget):
+    compacted = rules(cleanup_policy="compact")
+    return rewrite_here(memoryview(batch), read_header(batch), compacted, NOW, budget)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("key", [b"k", None])
+def test_the_headers_of_a_record_count(codec, key):
+    """All bytes of a request count, also those of batches that are refused."""
+    with pytest.raises(OpenElsewhere):
+        opened_here(with_headers(33_000, key, codec), Budget())
+    budget, batch = Budget(), with_headers(16_000, key, codec)
+    for _ in range(3):
+        try:
+            opened_here(batch, budget)
+        except InvalidRecords:
+            assert key is None
+        except OpenElsewhere:
+            return
+    pytest.fail("96 kB were opened in the event loop")
+
+
+def test_more_headers_than_a_record_has_room_for():
+    batch = with_headers(100)
+    body = batch[HEADER_SIZE:].replace(b"\xc8\x01", b"\xca\x01", 1)  # 101 of them
+    with pytest.raises(ApiError, match="a record has 101 headers"):
+        opened(_seal(read_header(batch), body))
+
+
+def test_bytes_count_also_where_a_time_is_looked_for():
+    def search(batches):
+        for batch in batches:
+            yield Look(read_header(batch), first_since, (batch, NOW + 1, 0))
+
+    for batches in [with_headers(33_000)], 3 * [with_headers(16_000)]:
+        job = next(_run(search(batches), Budget()))
+        assert job.function is first_since

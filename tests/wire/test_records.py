@@ -35,6 +35,8 @@ from tidelog.wire.records import (
     _seal,
     decode_batch,
     encode_batch,
+    first_since,
+    newest_since,
     repack,
     split_batches,
 )
@@ -314,3 +316,13 @@ def test_a_count_that_the_bytes_cannot_hold(codec: Codec) -> None:
             assert refused.value.code == ErrorCode.INVALID_RECORD
         else:
             assert check_produced(batch).record_count == count
+
+
+def test_a_time_is_found_without_a_look_at_keys_values_and_headers() -> None:
+    batch = encode_batch([(NOW, b"k", b"v", [("h", b"x")] * 3), (NOW + 5, b"k", b"v", [])])
+    body = bytearray(batch[HEADER_SIZE:])
+    body[4 : body[0] // 2 + 1] = b"\xff" * (body[0] // 2 - 3)
+    spoilt = _seal(read_header(batch), bytes(body))
+    with pytest.raises(ProtocolError):
+        list(decode_batch(spoilt))
+    assert first_since(spoilt, NOW + 1, 0) == newest_since(spoilt, 0) == (NOW + 5, 1)

@@ -97,8 +97,11 @@ class Budget:
     records_here: int = _RECORDS_HERE
 
     def allows(self, header: BatchHeader) -> bool:
-        """May the records of this batch be looked at in the event loop?"""
-        if header.record_count > self.records_here:
+        """May this batch be opened in the event loop?  If it is compressed, up to ``bytes_here``.
+
+        Its bytes count whatever the codec: a single record may have as many headers as fit.
+        """
+        if header.record_count > self.records_here or header.size > self.bytes_here:
             return False
         self.records_here -= header.record_count
         return True
@@ -136,20 +139,17 @@ def rewrite_here(
     if budget is None:
         budget = Budget()
     limit = max(0, rules.max_decompressed - budget.decompressed)
-    compressed = header.attributes & CODEC_MASK
-    recompressed = rules.codec is not None and rules.codec != compressed
-    if (compressed or recompressed) and len(batch) > budget.bytes_here:
-        raise OpenElsewhere(rules, limit)
     if not budget.allows(header):
         raise OpenElsewhere(rules, limit)
+    here, budget.bytes_here = budget.bytes_here, 0  # an error uses up all of it
     try:
-        found = rewrite(batch, rules, now_ms, min(limit, budget.bytes_here))
+        found = rewrite(batch, rules, now_ms, min(limit, here))
     except DecompressedTooLarge:
-        if limit > budget.bytes_here:
+        if limit > here:
             raise OpenElsewhere(rules, limit) from None
         raise too_large(rules, limit) from None
     budget.decompressed += found.decompressed
-    budget.bytes_here -= max(found.decompressed, len(batch) if recompressed else 0)
+    budget.bytes_here = here - max(found.decompressed, len(batch))
     return found
 
 
@@ -266,7 +266,7 @@ def _check_records(data: bytes, header: BatchHeader, rules: Rules, now_ms: int) 
             length, pos = read_varint(data, pos)
             pos += max(length, 0)
         if data[pos]:
-            pos = _skip_headers(data, pos)
+            pos = _skip_headers(data, pos, after)
         else:
             pos += 1
         if pos != after or after > size:
@@ -282,16 +282,27 @@ def _check_records(data: bytes, header: BatchHeader, rules: Rules, now_ms: int) 
     return newest, numbered
 
 
-def _skip_headers(data: bytes, pos: int) -> int:
+def _skip_headers(data: bytes, pos: int, after: int) -> int:
+    """Where the headers of a record end; it ends at ``after``."""
     count, pos = read_varint(data, pos)
-    if not 0 <= count <= len(data):
+    if not 0 <= count <= (after - pos) // 2:  # a header takes two bytes at least
         raise ProtocolError(f"a record has {count} headers")
     for _ in range(count):
-        length, pos = read_varint(data, pos)
+        byte = data[pos]
+        if byte < 0x80:
+            pos += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, pos = read_varint(data, pos)
         if length < 0:
             raise ProtocolError("a header has no name")
-        length, pos = read_varint(data, pos + length)
-        pos += max(length, 0)
+        pos += length
+        byte = data[pos]
+        if byte < 0x80:
+            pos += 1 if byte & 1 else 1 + (byte >> 1)
+        else:
+            length, pos = read_varint(data, pos)
+            pos += max(length, 0)
     return pos
 
 

@@ -115,9 +115,7 @@ def decode_batch(batch: Buffer, limit: int = READ_LIMIT) -> Iterator[Record]:
     Nearly every number inside a record fits into one byte, so that case is written out:
     a third of the time of a call for each.
     """
-    header = _whole_header(batch)
-    body = memoryview(batch)[HEADER_SIZE : header.size]
-    data = bytes(decompress(codec_of(header.attributes), body, limit))
+    header, data = _open(batch, limit)
     append_time = header.attributes & batches.LOG_APPEND_TIME
     timestamp, size, pos = header.max_timestamp, len(data), 0
     try:
@@ -128,9 +126,7 @@ def decode_batch(batch: Buffer, limit: int = READ_LIMIT) -> Iterator[Record]:
                 raise ProtocolError("a record is longer than its batch")
             delta, pos = read_varint(data, pos + 1)
             if not append_time:
-                timestamp = header.base_timestamp + delta
-                if not -_INT64 <= timestamp < _INT64:  # as in Java, where it wraps
-                    timestamp = (timestamp + _INT64) % (2 * _INT64) - _INT64
+                timestamp = _wrapped(header.base_timestamp + delta)
             offset_delta, pos = read_varint(data, pos)
             byte = data[pos]
             if byte < 0x80 and not byte & 1:
@@ -156,6 +152,44 @@ def decode_batch(batch: Buffer, limit: int = READ_LIMIT) -> Iterator[Record]:
             yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
     except IndexError as error:
         raise ProtocolError("a record runs past the end of its batch") from error
+
+
+def _times(batch: Buffer, limit: int) -> Iterator[tuple[int, int]]:
+    """Time and offset of each record.
+
+    A record's length says where the next one begins: keys, values and headers, of which there may
+    be millions, are not looked at.
+    """
+    header, data = _open(batch, limit)
+    append_time = header.attributes & batches.LOG_APPEND_TIME
+    timestamp, size, pos = header.max_timestamp, len(data), 0
+    for _ in range(header.record_count):
+        length, pos = read_varint(data, pos)
+        end = pos + length
+        if length < 0 or end > size:
+            raise ProtocolError("a record is longer than its batch")
+        delta, pos = read_varint(data, pos + 1)
+        if not append_time:
+            timestamp = _wrapped(header.base_timestamp + delta)
+        offset_delta, pos = read_varint(data, pos)
+        if pos > end:
+            raise ProtocolError("a record does not end where its length says")
+        yield timestamp, header.base_offset + offset_delta
+        pos = end
+
+
+def _wrapped(timestamp: int) -> int:
+    """As in Java, where a long wraps."""
+    if -_INT64 <= timestamp < _INT64:
+        return timestamp
+    return (timestamp + _INT64) % (2 * _INT64) - _INT64
+
+
+def _open(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes]:
+    """The header of a batch, and its records decompressed."""
+    header = _whole_header(batch)
+    body = memoryview(batch)[HEADER_SIZE : header.size]
+    return header, bytes(decompress(codec_of(header.attributes), body, limit))
 
 
 def _whole_header(batch: Buffer) -> BatchHeader:
@@ -211,17 +245,16 @@ def first_since(
     batch: Buffer, timestamp: int, offset: int, limit: int = READ_LIMIT
 ) -> tuple[int, int] | None:
     """Time and offset of the first record at or after both; None if the batch has none."""
-    for record in decode_batch(batch, limit):
-        if record.timestamp >= timestamp and record.offset >= offset:
-            return record.timestamp, record.offset
+    for found in _times(batch, limit):
+        if found[0] >= timestamp and found[1] >= offset:
+            return found
     return None
 
 
 def newest_since(batch: Buffer, offset: int, limit: int = READ_LIMIT) -> tuple[int, int] | None:
     """Time and offset of the first of the newest records at or after an offset."""
-    found = (record for record in decode_batch(batch, limit) if record.offset >= offset)
-    newest = max(found, key=lambda record: record.timestamp, default=None)
-    return newest and (newest.timestamp, newest.offset)
+    left = (found for found in _times(batch, limit) if found[1] >= offset)
+    return max(left, key=lambda found: found[0], default=None)
 
 
 def split_batches(data: Buffer) -> Iterator[memoryview]:

@@ -158,10 +158,12 @@ def _run(search: timestamps.Search, budget: Budget) -> Work[timestamps.Found]:
             found: timestamps.Found = None
             here = budget.allows(look.header)
             if here:
+                # Only the times of the records are read: what else is in there costs little.
                 try:
                     found = look.function(*look.args, budget.bytes_here)
                 except DecompressedTooLarge:
                     here = False
+                budget.bytes_here -= look.header.size
             if not here:
                 found = yield Job(look.function, (*look.args, _MOST_DECOMPRESSED))
             look = search.send(found)
