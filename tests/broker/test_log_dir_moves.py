@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,7 +13,10 @@ from group_client import GroupClient
 from raw_client import batch_of
 from waiting import until
 
+from tidelog.broker import log_dir_moves
+from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
+from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -146,3 +151,75 @@ def test_a_topic_that_is_deleted_on_its_way(broker, directories) -> None:
         client.delete_topic("t")
         until(lambda: names(two) == [], "the copy to go")
         assert client.where() == {"one": [], "two": []}
+
+
+async def until_async(condition, what: str) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatch) -> None:
+    """A crash must find one copy that counts, the newer: the second move waits for the first."""
+    events: list[str] = []
+    removing, go_on, crashed = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_rmtree(path: str, **options: bool) -> None:
+        if path.endswith("-delete") and not removing.is_set():
+            removing.set()
+            assert go_on.wait(30)
+            events.append("the first directory is gone")
+        shutil.rmtree(path, **options)
+
+    class Noted(log_dir_moves.Move):
+        def begin(self) -> None:
+            events.append("a move begins")
+            super().begin()
+
+        def sync(self) -> None:
+            assert len(events) < 3 or crashed.wait(30)
+            super().sync()
+
+    slow = type("slow", (), {"rmtree": slow_rmtree, "copyfile": shutil.copyfile})
+    monkeypatch.setattr(log_dir_moves, "shutil", slow)
+    monkeypatch.setattr(log_dir_moves, "Move", Noted)
+    settings = {
+        "log.dirs": ",".join(map(str, directories)),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+    }
+
+    async def main() -> None:
+        async with Broker(settings) as broker:
+            await broker.controller.create_topic(NewTopic("t"))
+            partition = broker.replicas.partitions["t", 0]
+            log = partition.log
+
+            def write() -> None:
+                partition.append(memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms())
+
+            write()
+            first = os.path.dirname(log.directory)
+            (other,) = {str(path) for path in directories} - {first}
+            broker.log_dir_moves.move(partition, other)
+            await until_async(removing.is_set, "the removal of the old directory")
+            assert os.path.dirname(log.directory) == other
+            assert not os.path.exists(os.path.join(log.directory, "moved-here"))
+            broker.log_dir_moves.move(partition, first)
+            broker.log_dir_moves.move(partition, other)  # no, stay
+            broker.log_dir_moves.move(partition, first)
+            asyncio.get_running_loop().call_later(0.2, go_on.set)
+            await until_async(lambda: os.path.dirname(log.directory) == first, "the second move")
+            assert events[:3] == ["a move begins", "the first directory is gone", "a move begins"]
+            write()
+            log.flush()
+            copies = [tmp_path / f"crashed-{path.name}" for path in directories]
+            for path, copy in zip(directories, copies, strict=True):
+                shutil.copytree(path, copy, ignore=shutil.ignore_patterns(".lock"))
+            crashed.set()
+        settings["log.dirs"] = ",".join(map(str, copies))
+        async with Broker(settings) as broker:
+            assert broker.replicas.partitions["t", 0].log.end_offset == 2
+
+    asyncio.run(main())

@@ -3,7 +3,8 @@
 The copy is made beside other work, in ``topic-0.<unique>-future`` as in Kafka: closed segments,
 then what was appended meanwhile, until little is left.  That little is copied and synced between
 two requests, the copy is renamed to ``topic-0``, and the same log goes on there.  Who reads the
-old files may finish.  Then the old directory goes.
+old files may finish.  Then the old directory goes, and only then the next move of the partition
+begins.
 
 A crash at any time leaves one log that counts.  A start removes what is still called ``-future``.
 Once the copy has its name there may be two directories of the partition: the copy says by a file
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove, sync_directory, write_atomically
-from tidelog.log.manager import MOVED, TOPIC_ID
+from tidelog.log.manager import MOVED, TOPIC_ID, unmark
 from tidelog.log.producer_state import save_snapshot
 from tidelog.log.segment import LogFile, Segment
 
@@ -48,6 +49,7 @@ class LogDirMoves:
         rate: Callable[[], int],
     ) -> None:
         self.moves: dict[tuple[str, int], Move] = {}  # under way
+        self._latest: dict[tuple[str, int], Move] = {}  # those too whose old directory goes
         self._replicas = replicas
         self._spawn = spawn
         self._rate = rate  # bytes a second
@@ -64,8 +66,20 @@ class LogDirMoves:
             return
         if partition.log.lost_records or not self._replicas.log_dirs.takes_writes(directory):
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.moves[key] = move = Move(self._replicas, partition, directory)
-        self._spawn(self._carry_out(key, move))
+        before = self._latest.get(key)
+        self.moves[key] = self._latest[key] = move = Move(self._replicas, partition, directory)
+        self._spawn(self._after(before, key, move))
+
+    async def _after(self, before: Move | None, key: tuple[str, int], move: Move) -> None:
+        """One move of a partition at a time: no directory has the mark of another move."""
+        try:
+            if before is not None:
+                await before.ended.wait()
+            await self._carry_out(key, move)
+        finally:
+            move.ended.set()
+            if self._latest.get(key) is move:
+                del self._latest[key]
 
     async def _carry_out(self, key: tuple[str, int], move: Move) -> None:
         old = move.partition.log.directory
@@ -136,7 +150,9 @@ class Move:
         self.partition = partition
         self.parent = parent
         self.future = replicas.manager.future_directory(partition.log.directory, parent)
+        self.final = os.path.join(parent, os.path.basename(partition.log.directory))
         self.cancelled = False
+        self.ended = asyncio.Event()
         self._replicas = replicas
         self._truncations = partition.log.truncations
         self._done: dict[Segment, int] = {}  # bytes that are copied
@@ -201,13 +217,12 @@ class Move:
             # Of segments that retention or compaction has let go meanwhile.
             if name[:20].isdecimal() and not name.endswith(".snapshot") and name not in known:
                 remove(os.path.join(self.future, name))
-        final = os.path.join(self.parent, os.path.basename(current.directory))
-        os.rename(self.future, final)
-        current.move_to(final)
+        os.rename(self.future, self.final)
+        current.move_to(self.final)
         return True
 
     def sync(self) -> None:
-        sync_directory(self.partition.log.directory)
+        sync_directory(self.final)
         sync_directory(self.parent)
 
     def rename_old(self, old: str) -> str | None:
@@ -223,8 +238,8 @@ class Move:
 
     def remove_old(self, doomed: str) -> None:
         sync_directory(os.path.dirname(doomed))
+        unmark(self.final)
         shutil.rmtree(doomed, ignore_errors=True)
-        remove(os.path.join(self.partition.log.directory, MOVED))
 
 
 def copy_range(source: LogFile, target: str, start: int, end: int) -> None:

@@ -10,6 +10,7 @@ A data directory holds one folder per partition (``topic-0``) and beside them
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -211,8 +212,10 @@ class LogManager:
             self.write_checkpoints()
         for key, (old, new) in moved.items():
             name = directory_name(*key)
-            shutil.rmtree(self.delete_directory(os.path.join(old, name)), ignore_errors=True)
-            remove(os.path.join(new, name, MOVED))
+            doomed = self.delete_directory(os.path.join(old, name))
+            sync_directory(old)
+            unmark(os.path.join(new, name))
+            shutil.rmtree(doomed, ignore_errors=True)
         return result
 
     def _two_directories(
@@ -230,7 +233,7 @@ class LogManager:
             name = directory_name(*key)
             if len(directories) == 1:
                 if len(self.directories) > 1:
-                    remove(os.path.join(directories[0], name, MOVED))  # its move is long over
+                    unmark(os.path.join(directories[0], name))  # its move is long over
                 continue
             copies = [d for d in directories if os.path.exists(os.path.join(d, name, MOVED))]
             if len(directories) != 2 or len(copies) != 1:
@@ -400,6 +403,13 @@ class LogManager:
         for fd in self._locks:
             os.close(fd)
         self._locks.clear()
+
+
+def unmark(directory: str) -> None:
+    """The old directory of a moved partition is gone; a later move must not meet the mark."""
+    with contextlib.suppress(FileNotFoundError):  # the topic may be deleted
+        os.unlink(os.path.join(directory, MOVED))
+        sync_directory(directory)
 
 
 def _lock(directory: str) -> int:
