@@ -11,10 +11,11 @@ import pytest
 from cluster.conftest import PATIENT, no_surprises
 from cluster.test_formation import ask_zookeeper, produce_to_leader
 from cluster_support import create_topic, everybody_knows, in_sync, leaders, topic_state
+from group_client import GroupClient
 from raw_client import RawClient, batch_of
 from waiting import until
 
-from tidelog.broker.channel import FULL, INCREMENTAL
+from tidelog.broker.channel import DELETED, FULL, INCREMENTAL
 from tidelog.coordination import paths
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
@@ -26,6 +27,7 @@ from tidelog.wire.messages.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicState,
 )
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.wire.messages.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
@@ -96,6 +98,57 @@ class Forger:
         everybody_knows(self.cluster, name)
         until((self.broker.data / f"{name}-0").is_dir, "it is here")
         produce_to_leader(self.cluster, "mine", batch_of(b"x"))
+
+    def update_metadata(
+        self,
+        kind: int,
+        rows: dict[tuple[str, int], int],
+        ports: dict[int, int] | None = None,
+    ) -> int:
+        """These partitions have these leaders, and the brokers these ports."""
+        ids = {"mine": self.topic_id}
+        states = [
+            UpdateMetadataTopicState(
+                topic_name=name,
+                topic_id=ids.get(name, b"s" * 16),
+                partition_states=[
+                    UpdateMetadataPartitionState(
+                        partition_index=index,
+                        controller_epoch=1,
+                        leader=leader,
+                        leader_epoch=0,
+                        isr=[1],
+                        zk_version=0,
+                        replicas=[1],
+                        offline_replicas=[],
+                    )
+                ],
+            )
+            for (name, index), leader in rows.items()
+        ]
+        brokers = [
+            UpdateMetadataBroker(
+                id=broker_id,
+                endpoints=[
+                    UpdateMetadataEndpoint(
+                        port=port, host="127.0.0.1", listener="PLAINTEXT", security_protocol=0
+                    )
+                ],
+            )
+            for broker_id, port in (self.ports if ports is None else ports).items()
+        ]
+        request = UpdateMetadataRequest(type=kind, topic_states=states, live_brokers=brokers)
+        return int(self.ask(request, UpdateMetadataResponse, 8).error_code)
+
+    def own_group(self, client: GroupClient) -> str:
+        """A group that the broker coordinates."""
+        until(lambda: client.find("g0").error_code == 0, "there are coordinators")
+        groups = (f"g{i}" for i in range(100))
+        return next(g for g in groups if client.find(g).node_id == self.broker.broker_id)
+
+    @property
+    def ports(self) -> dict[int, int]:
+        return {broker.broker_id: broker.port for broker in self.cluster.brokers.values()}
 
 
 @pytest.fixture(scope="module")
@@ -190,37 +243,43 @@ def test_metadata_of_partitions_that_do_not_exist(
     forger: Forger, index: int, code: ErrorCode
 ) -> None:
     """One request makes nothing that is larger than itself."""
-    row = UpdateMetadataPartitionState(
-        partition_index=index,
-        controller_epoch=1,
-        leader=1,
-        leader_epoch=0,
-        isr=[1],
-        zk_version=0,
-        replicas=[1],
-        offline_replicas=[],
-    )
-    states = [
-        UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=[row])
-        for name, topic_id in (("mine", forger.topic_id), ("strange", b"s" * 16))
-    ]
-    brokers = [
-        UpdateMetadataBroker(
-            id=broker.broker_id,
-            endpoints=[
-                UpdateMetadataEndpoint(
-                    port=broker.port, host="127.0.0.1", listener="PLAINTEXT", security_protocol=0
-                )
-            ],
-        )
-        for broker in forger.cluster.brokers.values()
-    ]
-    request = UpdateMetadataRequest(type=INCREMENTAL, topic_states=states, live_brokers=brokers)
     before = resident(forger.broker.pid)
-    assert forger.ask(request, UpdateMetadataResponse, 8).error_code == code
+    rows = {("mine", index): 1, ("strange", index): 1}
+    assert forger.update_metadata(INCREMENTAL, rows) == code
     assert resident(forger.broker.pid) < before + (16 << 20)
     assert len(topic_state(forger.broker, "mine").partitions) == 1
     assert topic_state(forger.broker, "strange").error_code
+
+
+@pytest.mark.parametrize("kind", [INCREMENTAL, FULL], ids=["INCREMENTAL", "FULL"])
+def test_topics_that_are_not_deleted(forger: Forger, kind: int) -> None:
+    """They stay in the metadata, and what groups have committed for them stays, too."""
+    with GroupClient(forger.broker.port) as client:
+        group = forger.own_group(client)
+        until(lambda: client.commit(group, "mine", 42) == 0, "the coordinator has loaded")
+        before = metadata(forger.broker)
+        rows = {("mine", 0): DELETED} if kind == INCREMENTAL else {}
+        assert forger.update_metadata(kind, rows, {}) == 0
+        assert metadata(forger.broker) == before
+        assert client.committed(group, "mine") == 42
+    forger.obeys_the_controller()
+
+
+def test_addresses_that_are_no_brokers(forger: Forger) -> None:
+    before = metadata(forger.broker)
+    ports = dict.fromkeys((*forger.ports, 77), 9)
+    assert forger.update_metadata(INCREMENTAL, {}, ports) == 0
+    assert metadata(forger.broker) == before
+    forger.obeys_the_controller()
+
+
+def metadata(broker: ClusterBroker) -> tuple[set[str], dict[int, int]]:
+    """The topics and the ports of the brokers that clients are told."""
+    with RawClient(broker.port) as client:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = client.call(request, MetadataResponse, 9)
+    ports = {row.node_id: row.port for row in answer.brokers}
+    return {topic.name for topic in answer.topics}, ports
 
 
 def resident(pid: int) -> int:

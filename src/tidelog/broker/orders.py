@@ -279,6 +279,12 @@ class Orders:
         if whole:
             self._topics = {}
             self.topic_configs = {n: c for n, c in self.topic_configs.items() if n in topics}
+        # Even our own controller may have left out what it could not read; but the end of a
+        # topic is the end of its committed offsets.
+        unnamed = {n: t.topic_id for n, t in before.topics.items() if n not in topics}
+        for name in await self._checks.existing(unnamed):
+            topics[name] = before.topics[name]
+            self.topic_configs[name] = dict(topics[name].config)
         brokers = {
             row.id: BrokerInfo(
                 row.id, row.endpoints[0].host or None, row.endpoints[0].port, row.rack
@@ -286,6 +292,8 @@ class Orders:
             for row in request.live_brokers
             if row.endpoints
         }
+        if not own and brokers != before.brokers:
+            brokers = await self._checks.live(brokers.keys() | before.brokers.keys())
         self._broker.publish(_with(before, request.controller_id, brokers, topics))
         self.informed.set()
 

@@ -8,7 +8,9 @@ first and sends requests then, so a request of its own never says more than the 
 * a partition that the tree does not assign to this broker is not created, and one that it does
   assign is neither stopped nor quarantined;
 * a leader epoch or partition epoch that is ahead of the tree's is refused: remembered, it would
-  make the next requests of the controller old news.
+  make the next requests of the controller old news;
+* a topic that the tree has, or may have, is not forgotten, nor its committed offsets;
+* a broker is live, at an address, only as it is registered.
 
 What is old news already is not looked up.  Reads come after a ``sync``, as a server of the
 ensemble may be behind the one that the controller wrote to.  Without ZooKeeper nothing can be
@@ -18,10 +20,11 @@ compared: the caller answers with a retriable code, and the controller sends it 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.coordination.decoding import TopicValue
-from tidelog.coordination.metadata import PartitionInfo
+from tidelog.coordination.metadata import BrokerInfo, PartitionInfo
 from tidelog.coordination.partition_states import Key
 from tidelog.coordination.registry import Registry
 from tidelog.errors import ApiError, ErrorCode
@@ -119,6 +122,25 @@ class TreeChecks:
             or found[name].topic_id != topic_id
             or index >= len(found[name].replicas)
         }
+
+    async def existing(self, topics: Mapping[str, bytes]) -> set[str]:
+        """Of these topics, with their ids, those that the tree has, or may have: a znode that
+        cannot be read is no deletion."""
+        if not topics:
+            return set()
+        await self._registry.sync()
+        found, unreadable = await self._registry.assignments(sorted(topics))
+        return {
+            name
+            for name, topic_id in topics.items()
+            if name in unreadable or (name in found and found[name].topic_id == topic_id)
+        }
+
+    async def live(self, broker_ids: Collection[int]) -> dict[int, BrokerInfo]:
+        """Of these brokers, those that are registered, as they are."""
+        await self._registry.sync()
+        found = await self._registry.brokers()
+        return {i: replace(info, epoch=-1) for i, info in found.items() if i in broker_ids}
 
 
 def _ahead(ordered: PartitionInfo, state: PartitionInfo) -> bool:
