@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,13 @@ def test_a_topic_that_is_deleted_on_its_way(broker, directories) -> None:
         assert client.where() == {"one": [], "two": []}
 
 
+def in_process(directories: Iterable[Path]) -> dict[str, str]:
+    return {
+        "log.dirs": ",".join(map(str, directories)),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+    }
+
+
 async def until_async(condition, what: str) -> None:
     for _ in range(3000):
         if condition():
@@ -185,13 +193,9 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
     slow = type("slow", (), {"rmtree": slow_rmtree, "copyfile": shutil.copyfile})
     monkeypatch.setattr(log_dir_moves, "shutil", slow)
     monkeypatch.setattr(log_dir_moves, "Move", Noted)
-    settings = {
-        "log.dirs": ",".join(map(str, directories)),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-    }
 
     async def main() -> None:
-        async with Broker(settings) as broker:
+        async with Broker(in_process(directories)) as broker:
             await broker.controller.create_topic(NewTopic("t"))
             partition = broker.replicas.partitions["t", 0]
             log = partition.log
@@ -218,8 +222,39 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
             for path, copy in zip(directories, copies, strict=True):
                 shutil.copytree(path, copy, ignore=shutil.ignore_patterns(".lock"))
             crashed.set()
-        settings["log.dirs"] = ",".join(map(str, copies))
-        async with Broker(settings) as broker:
+        async with Broker(in_process(copies)) as broker:
             assert broker.replicas.partitions["t", 0].log.end_offset == 2
+
+    asyncio.run(main())
+
+
+def test_few_are_copied_at_once(directories, monkeypatch) -> None:
+    under_way: set[object] = set()
+    most = 0
+
+    class Noted(log_dir_moves.Move):
+        def begin(self) -> None:
+            nonlocal most
+            under_way.add(self)
+            most = max(most, len(under_way))
+            super().begin()
+
+        def finish(self) -> bool:
+            under_way.discard(self)
+            return super().finish()
+
+    monkeypatch.setattr(log_dir_moves, "Move", Noted)
+
+    async def main() -> None:
+        async with Broker(in_process(directories)) as broker:
+            await broker.controller.create_topic(NewTopic("t", partitions=12))
+            partitions = [broker.replicas.partitions["t", index] for index in range(12)]
+            for partition in partitions:
+                broker.log_dir_moves.move(partition, str(directories[1]))
+            parents = (os.path.dirname(partition.log.directory) for partition in partitions)
+            assert str(directories[0]) in parents
+            await until_async(lambda: not broker.log_dir_moves.moves, "all moves")
+            assert {os.path.dirname(p.log.directory) for p in partitions} == {str(directories[1])}
+            assert most <= 4
 
     asyncio.run(main())

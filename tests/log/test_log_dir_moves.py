@@ -147,3 +147,22 @@ def test_the_index_of_the_active_segment_comes_along(tmp_path: Path) -> None:
     assert begin(log, tmp_path / "two").finish()
     log.close()
     assert (tmp_path / "two" / "t-0" / f"{0:020d}.index").read_bytes() == index
+
+
+def test_closed_segments_do_not_stay_open(tmp_path: Path) -> None:
+    """A move of a large partition must not use up the descriptors of the broker."""
+    (tmp_path / "two").mkdir()
+    log = open_in(tmp_path / "one" / "t-0", log_config(segment_bytes=20_000))
+    while len(log.segments) < 40:
+        append(log, sized_batch(15_000))
+    for segment in log.segments[:-1]:
+        segment.release()
+    move = begin(log, tmp_path / "two")
+    before = most = len(os.listdir("/proc/self/fd"))
+    while (piece := move.next_piece()) is not None:
+        piece.copy()
+        move.copied(piece)
+        most = max(most, len(os.listdir("/proc/self/fd")))
+    assert most <= before + 3
+    assert move.finish()
+    assert len(contents(log)) == 40

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _LEAST, _PIECE = 64 << 10, 8 << 20  # bytes that are copied at a time
 _LAST = 1 << 20  # so little may be copied between two requests
+_AT_ONCE = 4  # partitions that are copied; the others wait
 _PAUSE_SECONDS, _PATIENCE = 0.01, 200  # how often to look for a moment without a flush
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class LogDirMoves:
     ) -> None:
         self.moves: dict[tuple[str, int], Move] = {}  # under way
         self._latest: dict[tuple[str, int], Move] = {}  # those too whose old directory goes
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._replicas = replicas
         self._spawn = spawn
         self._rate = rate  # bytes a second
@@ -84,9 +86,10 @@ class LogDirMoves:
     async def _carry_out(self, key: tuple[str, int], move: Move) -> None:
         old = move.partition.log.directory
         try:
-            await asyncio.to_thread(move.begin)
-            await self._copy(move)
-            finished = move.finish()
+            async with self._turns:
+                await asyncio.to_thread(move.begin)
+                await self._copy(move)
+                finished = move.finish()
         except OSError as error:
             finished = False
             log.error("%s cannot be moved to %s: %s", old, move.parent, error)
@@ -132,7 +135,7 @@ class Piece:
         self.size = end - start
         self.last = last  # of a closed segment
         self._target = target
-        self._file: LogFile = segment.file  # compaction or retention may take its name away
+        self._file = segment.open_once()  # compaction or retention may take its name away
         self._beside = [path for path in segment.files if not path.endswith(".log")]
 
     def copy(self) -> None:

@@ -120,6 +120,10 @@ class Segment:
             self._file = LogFile(self.path)
         return self._file
 
+    def open_once(self) -> LogFile:
+        """The data file for one use: it does not stay open if it was not."""
+        return self._file or LogFile(self.path)
+
     def release(self) -> None:
         """Let go of descriptors and maps; the next use opens them again."""
         self._file = None
