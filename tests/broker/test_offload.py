@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import signal
 import weakref
 
+import cramjam
 import pytest
-from broker.test_bombs import many, now_ms
+from broker.test_bombs import many, now_ms, sealed
 from raw_client import RawClient, batch_of, values_of
 from waiting import comes_true
 
@@ -16,6 +18,7 @@ from tidelog.new_topic import NewTopic
 from tidelog.wire.compression import Codec
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.produce import ProduceResponse
+from tidelog.wire.primitives import varint
 from tidelog.wire.records import encode_batch
 
 CONFIG = {"cleanup.policy": "compact"}
@@ -136,6 +139,45 @@ def test_the_process_is_lost(tmp_path):
         assert first in (0, ErrorCode.KAFKA_STORAGE_ERROR)
         async with Producer(broker) as producer:
             assert await producer.error() == 0
+
+    scenario(tmp_path, work)
+
+
+def test_the_process_hangs(tmp_path, caplog):
+    """It is killed and replaced, and the client is told to send the batch again."""
+
+    async def work(broker):
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+        stopped = broker.offload._process
+        stopped.send_signal(signal.SIGSTOP)
+        broker.offload.seconds = 0.1
+        async with Producer(broker) as producer:
+            assert await producer.error() == ErrorCode.KAFKA_STORAGE_ERROR
+        assert stopped.returncode == -signal.SIGKILL
+        assert "the process that checks large batches has not answered for 0.1 s" in caplog.text
+        broker.offload.seconds = 100
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+
+    scenario(tmp_path, work)
+
+
+def test_a_batch_that_takes_too_long(tmp_path):
+    """It is refused, and the process goes on with the batches of others."""
+
+    async def work(broker):
+        broker.offload.cpu_seconds = 0.05
+        broker.offload.seconds = 100
+        count = 4_000_000
+        record = b"\0\0\0\x02k\x01" + varint(count) + b"\0\x01" * count
+        packed = bytes(cramjam.zstd.compress(varint(len(record)) + record))
+        async with Producer(broker, 1, ("t", sealed(packed, 1))) as producer:
+            assert await producer.error() == ErrorCode.MESSAGE_TOO_LARGE
+        process = broker.offload._process
+        async with Producer(broker) as producer:
+            assert await producer.error() == 0
+        assert broker.offload._process is process
 
     scenario(tmp_path, work)
 

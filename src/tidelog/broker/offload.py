@@ -5,6 +5,10 @@ event loop, or in a thread that shares its interpreter's lock, would keep every 
 waiting.  So one process, ``offload_worker.py``, does such jobs one after the other; it is started
 with the first and ends after a minute without one.
 
+A job is given up after a few seconds of processor time (the worker sees to that), so that no client
+keeps the worker to itself; a connection has one job at a time, so connections take turns.  A worker
+that does not answer at all is killed, and the next job starts another.
+
 Who needs it is a generator that does its work, yields a :class:`Job` where there is too much, and
 is sent the result.  As long as there is no such job it runs to its end at once.
 """
@@ -22,6 +26,8 @@ from typing import Any, NamedTuple, TypeVar
 from tidelog.errors import ApiError, ErrorCode
 
 _IDLE_SECONDS = 60.0
+_SECONDS = 20.0  # below the 30 s after which clients no longer wait
+_CPU_SECONDS = 5.0  # 16 MiB of the smallest records take half of that
 _SIZE = struct.Struct(">Q")
 _MOST_KEPT = 64 * 1024 * 1024  # bytes of requests of clients that are gone
 
@@ -44,6 +50,8 @@ class Offload:
     """See the module."""
 
     def __init__(self) -> None:
+        self.seconds = _SECONDS  # for the answer to a job
+        self.cpu_seconds = _CPU_SECONDS  # for the job itself
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
@@ -78,12 +86,12 @@ class Offload:
         """The result of a job.  Raises what the function raises, as an ApiError."""
         async with self._turn:
             try:
-                answer = await self._ask(pickle.dumps(job))
+                async with asyncio.timeout(self.seconds):
+                    answer = await self._ask(pickle.dumps(job))
+            except TimeoutError as error:
+                raise await self._lost(f"has not answered for {self.seconds:g} s") from error
             except (OSError, asyncio.IncompleteReadError) as error:
-                log.error("the process that checks large batches is lost: %s", error)
-                await self.close()
-                message = "the process that checks large batches is lost; send the batch again"
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+                raise await self._lost(f"is lost ({error})") from error
             except BaseException:
                 await self.close()  # it is at work for a client that is gone
                 raise
@@ -93,6 +101,13 @@ class Offload:
             finally:
                 del answer  # else it refers to itself, and keeps alive what its traceback names
         return answer
+
+    async def _lost(self, reason: str) -> ApiError:
+        """End the process; the next job starts another."""
+        log.error("the process that checks large batches %s; it is replaced", reason)
+        await self.close()
+        message = f"the process that checks large batches {reason}; send the batch again"
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
     async def _ask(self, question: bytes) -> Any:
         process = await self._start()
@@ -114,6 +129,7 @@ class Offload:
                 sys.executable,
                 "-m",
                 "tidelog.broker.offload_worker",
+                str(self.cpu_seconds),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
