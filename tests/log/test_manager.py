@@ -15,7 +15,8 @@ from log_support import NOW, append, contents, log_config, make_batch
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, SettingError
 from tidelog.log.log import Log
-from tidelog.log.manager import MOVED, DirectoryInUse, LogManager, Opened, WrongCluster
+from tidelog.log.manager import DirectoryInUse, LogManager, Opened, WrongCluster
+from tidelog.log.moved import MOVED
 
 MARK = ".kafka_cleanshutdown"
 TOPIC_ID = bytes(range(16))
@@ -349,13 +350,15 @@ def test_what_is_not_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_log_in_two_directories(tmp_path: Path) -> None:
-    for name in ("a", "b"):
+    for name, records in (("a", 2), ("b", 3), ("c", 0)):
         manager, _ = start(tmp_path / name)
-        make(manager)
+        make(manager, records=records)
         manager.close()
-    manager = open_manager(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(SettingError, match="t-0 is in two directories"):
+    manager = open_manager(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    with pytest.raises(SettingError, match="t-0 is in 3 directories; remove all but one") as error:
         load(manager)
+    for name, end in (("a", 2), ("b", 3), ("c", 0)):
+        assert f"{tmp_path / name / 't-0'} (ends at offset {end})" in str(error.value)
     manager.release()
 
 
@@ -402,6 +405,9 @@ def test_a_move_that_a_crash_has_interrupted(tmp_path: Path) -> None:
     (copy / MOVED).write_text("")
     future = two / "t-0.0123456789abcdef0123456789abcdef-future"
     shutil.copytree(copy, future)
+    for before_the_mark in ("1", "2"):
+        (two / f"t-0.{before_the_mark}-future").mkdir()
+    (two / "t-0.2-future" / f"{MOVED}.tmp").write_text("")
     manager, found = start(one, two)
     assert values(manager) == [b"2", b"3", b"4"]
     assert found["t", 0].topic_id == TOPIC_ID
@@ -413,4 +419,18 @@ def test_a_move_that_a_crash_has_interrupted(tmp_path: Path) -> None:
     manager, _ = start(one, two)
     assert values(manager) == [b"2", b"3", b"4"]
     assert not (copy / MOVED).exists()
+    manager.close()
+
+
+def test_a_preferred_directory_is_that_of_one_topic(tmp_path: Path) -> None:
+    """Not that of a later topic of the same name."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    manager, _ = start(one, two)
+    manager.preferred["t", 0] = bytes(16), str(two)
+    manager.preferred["t", 1] = TOPIC_ID, str(one)
+    make(manager)
+    assert (one / "t-0").exists()
+    make(manager, partition=1)
+    assert (one / "t-1").exists()
+    assert manager.preferred == {}
     manager.close()

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.files import remove, sync_directory, write_atomically
-from tidelog.log.manager import MOVED, TOPIC_ID, unmark
+from tidelog.log.manager import TOPIC_ID
+from tidelog.log.moved import MOVED, unmark
 from tidelog.log.producer_state import save_snapshot
 from tidelog.log.segment import LogFile, Segment
 

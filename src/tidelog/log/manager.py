@@ -10,7 +10,6 @@ A data directory holds one folder per partition (``topic-0``) and beside them
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import logging
@@ -30,6 +29,7 @@ from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
 from tidelog.log.files import remove, sync_directory, write_atomically
 from tidelog.log.log import Log
+from tidelog.log.moved import is_unfinished_copy, one_directory_each, unmark
 from tidelog.log.opening import create_log, open_log
 from tidelog.settings import LogConfig, read_properties
 from tidelog.topic_partition import directory_name
@@ -37,7 +37,6 @@ from tidelog.wire.uuids import parse_uuid, uuid_text
 
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _STRAY = "-stray"
-_FUTURE = "-future"
 CLEAN_MARK = ".kafka_cleanshutdown"
 _META = "meta.properties"
 _CHECKPOINTS = (
@@ -47,7 +46,6 @@ _CHECKPOINTS = (
     checkpoints.CLEANER,
 )
 TOPIC_ID = "partition.metadata"
-MOVED = "moved-here"  # in our copy of a partition whose old directory may still be there
 _FLUSHES_AT_ONCE = 16
 _PROGRESS_SECONDS = 2.0
 
@@ -78,7 +76,8 @@ class LogManager:
         self.clock = clock
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}  # as found on disk
-        self.preferred: dict[TopicPartition, str] = {}  # where to make a log that is to come
+        # Where to make a log that is to come, of which topic.
+        self.preferred: dict[TopicPartition, tuple[bytes, str]] = {}
         self._locks: list[int] = []
         self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
         self._checkpoint_lock = threading.Lock()
@@ -160,7 +159,7 @@ class LogManager:
                     continue
                 if name.endswith("-delete"):
                     shutil.rmtree(path, ignore_errors=True)
-                elif name.endswith(_FUTURE) and os.path.exists(os.path.join(path, MOVED)):
+                elif is_unfinished_copy(path):
                     log.warning("%s: a move that did not come to its end; ask for it again", path)
                     shutil.rmtree(path, ignore_errors=True)
                 elif name.endswith(_STRAY):
@@ -174,7 +173,7 @@ class LogManager:
                     found.append(((match[1], int(match[2])), directory))
                 else:
                     log.warning("%s is not a partition; it is left alone", path)
-        found, moved = self._two_directories(found)
+        found, moved = one_directory_each(found) if len(self.directories) > 1 else (found, {})
         points: dict[tuple[str, str], dict[TopicPartition, int]] = {
             (directory, name): read_checkpoint(directory, name)
             for directory in self.directories
@@ -218,30 +217,6 @@ class LogManager:
             shutil.rmtree(doomed, ignore_errors=True)
         return result
 
-    def _two_directories(
-        self, found: list[tuple[TopicPartition, str]]
-    ) -> tuple[list[tuple[TopicPartition, str]], dict[TopicPartition, tuple[str, str]]]:
-        """Of a partition that is in two directories, the copy counts that a move has finished.
-
-        Returns what counts, and from where to where partitions were moved.
-        """
-        by_key: dict[TopicPartition, list[str]] = {}
-        for key, directory in found:
-            by_key.setdefault(key, []).append(directory)
-        moved: dict[TopicPartition, tuple[str, str]] = {}
-        for key, directories in by_key.items():
-            name = directory_name(*key)
-            if len(directories) == 1:
-                if len(self.directories) > 1:
-                    unmark(os.path.join(directories[0], name))  # its move is long over
-                continue
-            copies = [d for d in directories if os.path.exists(os.path.join(d, name, MOVED))]
-            if len(directories) != 2 or len(copies) != 1:
-                raise SettingError(f"log.dirs: {name} is in two directories; remove one")
-            (old,) = set(directories) - set(copies)
-            moved[key] = old, copies[0]
-        return [row for row in found if row[0] not in moved or row[1] == moved[row[0]][1]], moved
-
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """A new, empty log, in the directory that has the fewest."""
         name = directory_name(topic, partition)
@@ -249,7 +224,9 @@ class LogManager:
         if len(load) > 1:
             for existing in self.logs.values():
                 load[os.path.dirname(existing.directory)] += 1
-        parent = self.preferred.pop((topic, partition), None) or min(load, key=lambda d: load[d])
+        wanted_by, parent = self.preferred.pop((topic, partition), (b"", ""))
+        if wanted_by != topic_id:
+            parent = min(load, key=lambda d: load[d])
         if any((topic, partition) in names for names in self._checkpointed.values()):
             # An older log of this name is in the checkpoints; its offsets are not ours.
             self.write_checkpoints()
@@ -403,13 +380,6 @@ class LogManager:
         for fd in self._locks:
             os.close(fd)
         self._locks.clear()
-
-
-def unmark(directory: str) -> None:
-    """The old directory of a moved partition is gone; a later move must not meet the mark."""
-    with contextlib.suppress(FileNotFoundError):  # the topic may be deleted
-        os.unlink(os.path.join(directory, MOVED))
-        sync_directory(directory)
 
 
 def _lock(directory: str) -> int:

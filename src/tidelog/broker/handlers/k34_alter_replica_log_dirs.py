@@ -33,6 +33,9 @@ def alter_replica_log_dirs(
         for topic in directory.topics
         for index in topic.partitions
     }
+    preferred, known = broker.manager.preferred, broker.metadata.topic_names
+    for key in [key for key, (topic_id, _) in preferred.items() if topic_id not in known]:
+        del preferred[key]  # the topic was deleted
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for (name, index), path in wanted.items():
         code = 0
@@ -57,6 +60,7 @@ def _move(broker: Broker, topic: str, index: int, path: str) -> None:
         partition = broker.replicas.find(topic, index, broker.metadata)
     except ApiError as error:
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            broker.manager.preferred[topic, index] = path
+            topic_id = broker.metadata.topics[topic].topic_id
+            broker.manager.preferred[topic, index] = topic_id, path
         raise
     broker.log_dir_moves.move(partition, path)
