@@ -130,6 +130,34 @@ def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> 
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("kind", [INCREMENTAL, FULL], ids=["INCREMENTAL", "FULL"])
+def test_a_topic_is_kept_until_its_znode_is_gone(tmp_path: Path, kind: int) -> None:
+    """A controller that could not read it leaves it out: that is no deletion, after which the
+    committed offsets would go."""
+
+    async def go() -> None:
+        broker = Listener()
+        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+        registry = Registry(keeper, FakeClock())
+        await registry.make_paths()
+        await keeper.multi([Create(paths.topic("t"), b"{")])
+        await registry.write_config(paths.topic_config("t"), {"retention.ms": "1"}, tell=False)
+        orders = Orders(broker, registry)  # type: ignore[arg-type]
+        orders.registered(1)
+        await orders.apply(told({"t": 1, "other": 1}))
+        before = broker.metadata.topics["t"]
+        without = {"t": DELETED} if kind == INCREMENTAL else {}
+        await orders.apply(told({**without, "other": 1}, kind))
+        assert broker.metadata.topics["t"] == before
+        assert orders.topic_configs["t"] == {"retention.ms": "1"}
+        await keeper.multi([Delete(paths.topic("t"))])
+        await orders.apply(told({**without, "other": 1}, kind))
+        assert broker.metadata.topics.keys() == {"other"}
+        await keeper.close()
+
+    asyncio.run(go())
+
+
 class AwayKeeper(EmbeddedKeeper):
     """A keeper that may be out of reach."""
 

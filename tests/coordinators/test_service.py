@@ -7,7 +7,11 @@ from types import SimpleNamespace
 from coordinators.consumer_support import cluster
 
 from tidelog.clock import SystemClock
+from tidelog.coordination import paths
+from tidelog.coordination.embedded import EmbeddedKeeper
+from tidelog.coordination.keeper import Create
 from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.registry import Registry
 from tidelog.coordinators.service import GroupCoordinator
 from tidelog.settings import Settings
 
@@ -49,22 +53,28 @@ def test_what_became_of_topics():
     assert apply(renewed.without_topics({"b"})) == {"deleted": {"b"}, "changed": {"b"}}
 
 
-def test_a_topic_that_is_not_known_once_is_not_taken_for_deleted():
+def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
+    """Not with one that we have not heard of yet, nor with one whose znode cannot be read."""
     broker = broker_with(cluster(known=1))
+    broker.keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
     coordinator = GroupCoordinator(broker)
+    topics = ("known", "late", "spoilt", "gone")
     seen = []
 
     def expire(retention_ms, log_start):
-        seen.append([log_start(topic, 0) for topic in ("known", "late", "gone")])
+        seen.append([log_start(topic, 0) for topic in topics])
         if len(seen) == 1:
             broker.metadata = cluster(known=1, late=1)
 
     async def run():
+        await Registry(broker.keeper, broker.clock).make_paths()
+        await broker.keeper.multi([Create(paths.topic("spoilt"), b"{")])
         coordinator.runtime.machines[0] = SimpleNamespace(expire=expire)
         keeping = asyncio.create_task(coordinator.keep_offsets(interval_ms=1))
-        while len(seen) < 2:
+        while len(seen) < 3:
             await asyncio.sleep(0)
         keeping.cancel()
+        await broker.keeper.close()
 
     asyncio.run(run())
-    assert seen[:2] == [[-1, -1, -1], [-1, -1, None]]
+    assert seen[:3] == [[-1, -1, -1, -1], [-1, -1, -1, None], [-1, -1, -1, None]]

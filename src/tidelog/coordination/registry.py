@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -201,6 +201,14 @@ class Registry:
                 with _left_out(name, bad):
                     values[name] = decoding.topic_value(name, row[0])
         return values, bad
+
+    async def gone(self, names: Collection[str]) -> set[str]:
+        """The names that no topic has; a znode that cannot be read is no deletion."""
+        if not names:
+            return set()
+        await self.sync()
+        found, unreadable = await self.assignments(sorted(names))
+        return set(names) - found.keys() - unreadable
 
     async def partition_states(
         self, keys: Sequence[tuple[str, int]], topics: Mapping[str, decoding.TopicValue]

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import OFFSETS_TOPIC, ClusterMetadata, TopicInfo
+from tidelog.coordination.registry import Registry
 from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.members import GroupLimits, Join
 from tidelog.coordinators.memory import GroupMemory
@@ -61,7 +63,7 @@ class GroupCoordinator:
         self._topics: Mapping[str, TopicInfo] = {}
         self._group_configs: Mapping[str, Mapping[str, str]] = {}
         self._missing: set[str] = set()  # topics with offsets, in this round of ``keep_offsets``
-        self._missing_before: set[str] = set()  # and in the one before
+        self._gone: set[str] = set()  # of those of the round before, who have no znode either
         self.runtime = Runtime(
             OFFSETS_TOPIC,
             lambda shard: GroupShard(
@@ -98,7 +100,12 @@ class GroupCoordinator:
         """Let old offsets go, again and again."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            self._missing_before, self._missing = self._missing, set()
+            missing, self._missing = self._missing, set()
+            try:
+                registry = Registry(self._broker.keeper, self._broker.clock)
+                self._gone = await registry.gone(missing)
+            except KeeperError:  # the next round knows
+                self._gone = set()
             for shard in list(self.runtime.machines.values()):
                 shard.expire(self._retention_ms, self._log_start)
                 await asyncio.sleep(0)
@@ -120,9 +127,9 @@ class GroupCoordinator:
     def _log_start(self, topic: str, partition: int) -> int | None:
         if topic not in self._broker.metadata.topics:
             # Deleted while we did not look; or we have just started in a cluster, and have not
-            # heard of everything yet.  The next round knows.
+            # heard of everything yet; or its znode cannot be read.  The next round knows.
             self._missing.add(topic)
-            return None if topic in self._missing_before else -1
+            return None if topic in self._gone else -1
         found = self._broker.replicas.partitions.get((topic, partition))
         return -1 if found is None else found.log.log_start_offset
 
