@@ -14,8 +14,8 @@ from tidelog.broker.orders import Orders
 from tidelog.clock import FakeClock
 from tidelog.coordination import paths
 from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import Create, Delete, Set, Unreachable
-from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.coordination.keeper import Create, Delete, NoNode, Set, Stat, Unreachable, Watch
+from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata
 from tidelog.coordination.registry import Registry
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -202,6 +202,54 @@ def test_a_higher_epoch_is_looked_up(tmp_path: Path) -> None:
         await keeper.multi([Create(paths.CONTROLLER, paths.controller_value(2, 0))])
         assert await code(2, 8) == ErrorCode.NONE
         assert await code(3, 7) == ErrorCode.STALE_CONTROLLER_EPOCH
+        await keeper.close()
+
+    asyncio.run(go())
+
+
+class LaggingKeeper(EmbeddedKeeper):
+    """A server of the ensemble that has not heard of the newest registration before a sync."""
+
+    lagging = False
+
+    async def sync(self) -> None:
+        self.lagging = False
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        if self.lagging:
+            raise NoNode(path)
+        return await super().get(path, watch)
+
+
+def test_the_controller_knows_of_our_registration_first(tmp_path: Path) -> None:
+    """STALE_BROKER_EPOCH ends its channel for good: only another registration is a reason."""
+
+    async def go() -> None:
+        keeper = LaggingKeeper.open(str(tmp_path / "journal"))
+        registry = Registry(keeper, FakeClock())
+        await registry.make_paths()
+        await keeper.multi(
+            [
+                Create(paths.CONTROLLER, paths.controller_value(3, 0)),
+                Create(paths.CONTROLLER_EPOCH, b"1"),
+            ]
+        )
+        orders = Orders(Listener(), registry)  # type: ignore[arg-type]
+        orders.registered(1)
+
+        async def code(broker_epoch: int) -> int:
+            order = StopReplicaRequest(
+                controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[]
+            )
+            return (await orders.stop_replica(order)).error_code
+
+        assert await code(99) == ErrorCode.REQUEST_TIMED_OUT, "no registration: to be sent again"
+        epoch = await registry.register(BrokerInfo(1, "host", 9091, None))
+        keeper.lagging = True
+        assert await code(epoch) == ErrorCode.NONE
+        assert await code(epoch + 1) == ErrorCode.STALE_BROKER_EPOCH
+        await keeper.multi([Set(paths.broker(1), b"{")])
+        assert await code(epoch) == ErrorCode.REQUEST_TIMED_OUT, "it registers again"
         await keeper.close()
 
     asyncio.run(go())

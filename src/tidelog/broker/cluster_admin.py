@@ -219,6 +219,7 @@ class ClusterAdmin:
 
     async def _is_gone(self, name: str, topic_id: bytes | None) -> bool:
         try:
+            await self._member.registry.sync()  # our server may not have heard of it yet
             topics, unreadable = await self._member.registry.assignments([name])
         except KeeperError:
             return False

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.broker.channel import DELETED, FULL, PART
 from tidelog.broker.tree_checks import TreeChecks, name_error
 from tidelog.coordination import paths
+from tidelog.coordination.decoding import Unreadable
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordination.partition_states import Key
@@ -111,8 +112,13 @@ class Orders:
         broker_epoch, epoch = request.broker_epoch, request.controller_epoch
         if broker_epoch > self.broker_epoch:
             # The controller may know of our registration before we do.
-            found = await self._registry.registration(self._broker.broker_id)
-            if found is None or found[1].czxid != broker_epoch:
+            await self._registry.sync()
+            found = None
+            with suppress(Unreadable):
+                found = await self._registry.registration(self._broker.broker_id)
+            if found is None:  # we register again; it may be sent again until the controller knows
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "this broker is not registered")
+            if found[1].czxid != broker_epoch:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
         elif broker_epoch != self.broker_epoch:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
