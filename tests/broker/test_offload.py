@@ -201,6 +201,23 @@ def test_nothing_is_kept_of_a_refused_batch(tmp_path):
         gc.enable()
 
 
+def test_the_buffer_of_the_connection_is_free(tmp_path):
+    """A batch that waits does not keep the buffer, of up to 100 MiB, that it came in."""
+
+    async def work(broker):
+        await broker.offload._turn.acquire()
+        async with Producer(broker) as producer:
+            await waiting_for_its_turn(broker)
+            (connection,) = broker.server.connections
+            connection._view.release()
+            connection._buffer += b"x"  # a BufferError as long as anything refers to it
+            connection._view = memoryview(connection._buffer)
+            broker.offload._turn.release()
+            assert await producer.error() == 0
+
+    scenario(tmp_path, work)
+
+
 def test_the_broker_stops(tmp_path):
     async def work(broker):
         await broker.offload._turn.acquire()

@@ -121,13 +121,15 @@ def _append_all(
     for topic, partitions in rows:
         results: list[Produced] = []
         answers.append((topic, results))
-        for at, (index, records) in enumerate(partitions):
+        for at in range(len(partitions)):
+            todo = None
             try:
                 result = _append(
-                    broker, topic, index, records, acks, version, now_ms, waiting, budget
+                    broker, topic, *partitions[at], acks, version, now_ms, waiting, budget
                 )
             except OpenElsewhere as much:
                 todo = much.rules, much.limit
+            if todo is not None:  # after the except: its traceback refers to the records
                 result = yield from _append_opened(
                     broker, topic, partitions, at, acks, version, now_ms, waiting, budget, todo
                 )
@@ -151,18 +153,22 @@ def _append_opened(
 
     By then the partition may be deleted, or another broker leads it: all is checked again.  If its
     settings have changed, the batch is opened again.
+
+    Until the first result is here, the caller of the generator takes the records of all partitions
+    out of the connection's buffer: no variable may refer to them meanwhile.
     """
     while True:
         index, records = partitions[at]
         assert records is not None
         rules, limit = todo
+        job = Job(rewrite_elsewhere, (bytes(records), rules, now_ms, limit))
+        del records
         try:
-            job = Job(rewrite_elsewhere, (bytes(records), rules, now_ms, limit))
             rewritten: Rewritten = yield job
         except ApiError as error:
             return _refused(index, error)
         budget.decompressed += rewritten.decompressed
-        index, records = partitions[at]  # no longer in the connection's buffer
+        index, records = partitions[at]
         try:
             return _append(
                 broker, topic, index, records, acks, version, now_ms, waiting, budget, rewritten
