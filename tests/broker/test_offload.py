@@ -13,8 +13,10 @@ from raw_client import RawClient, batch_of, values_of
 from waiting import comes_true
 
 from tidelog.broker.broker import Broker
+from tidelog.clock import FakeClock
 from tidelog.errors import ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.wire.batch import is_valid, read_header
 from tidelog.wire.compression import Codec
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.produce import ProduceResponse
@@ -214,6 +216,26 @@ def test_the_buffer_of_the_connection_is_free(tmp_path):
             connection._view = memoryview(connection._buffer)
             broker.offload._turn.release()
             assert await producer.error() == 0
+
+    scenario(tmp_path, work)
+
+
+def test_the_time_of_the_append(tmp_path):
+    """With LogAppendTime records have the time at which they are written."""
+
+    async def work(broker):
+        config = {**CONFIG, "message.timestamp.type": "LogAppendTime"}
+        await broker.controller.set_topic_config("t", config)
+        await broker.offload._turn.acquire()
+        async with Producer(broker, 1, ("t", many(1100)), ("t", many(2))) as producer:
+            await waiting_for_its_turn(broker)
+            broker.clock = FakeClock(now_ms() + 3_600_000)
+            broker.offload._turn.release()
+            assert await producer.error() == 0
+        batches = list(broker.replicas.partitions["t", 0].log.batches(0))
+        times = [read_header(batch).max_timestamp for batch in batches]
+        assert times == [broker.clock.now_ms()] * 2
+        assert all(is_valid(batch) for batch in batches)
 
     scenario(tmp_path, work)
 

@@ -39,6 +39,7 @@ from tidelog.broker.rewriting import (
 )
 from tidelog.broker.tracing import printable
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.batch import stamp_append_time
 from tidelog.wire.hot import (
     Produced,
     ProduceRows,
@@ -133,6 +134,7 @@ def _append_all(
                 result = yield from _append_opened(
                     broker, topic, partitions, at, acks, version, now_ms, waiting, budget, todo
                 )
+                now_ms = broker.clock.now_ms()
             results.append(result)
     return answers
 
@@ -169,6 +171,10 @@ def _append_opened(
             return _refused(index, error)
         budget.decompressed += rewritten.decompressed
         index, records = partitions[at]
+        now_ms = broker.clock.now_ms()
+        if rewritten.append_time >= 0:
+            stamp_append_time(rewritten.batch, now_ms)
+            rewritten = rewritten._replace(append_time=now_ms)
         try:
             return _append(
                 broker, topic, index, records, acks, version, now_ms, waiting, budget, rewritten
