@@ -338,6 +338,7 @@ def no_plans(bootstrap: str, path: Path) -> None:
         ('{"partitions": [{"topic": "t"}]}', "number 1 of its partitions should look like"),
         (f'{{"partitions": [{row.replace("[1]", "1")}]}}', "should look like"),
         (f'{{"partitions": [{row}, {row}]}}', "has t-0 twice"),
+        (f'{{"partitions": [{row[:-1]}, "log_dirs": ["/d"]}}]}}', "log_dirs of t-0"),
     ):
         path.write_text(text)
         bad = run("topics", "reassign", "--run", str(path), bootstrap=bootstrap)

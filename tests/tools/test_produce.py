@@ -161,6 +161,7 @@ def test_what_the_broker_refuses_is_named_and_counted(tidelog: Command, topic: s
     result = tidelog("produce", topic, "--batch-size", "1", stdin=lines)
     assert result.code == 1
     assert result.err.startswith("Error: 2 records not written: MSG_SIZE_TOO_LARGE")
+    assert "--set max.message.bytes=BYTES" in result.err
 
 
 @pytest.mark.parametrize(

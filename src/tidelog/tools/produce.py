@@ -30,7 +30,11 @@ from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 
 _HINTS = {
-    "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)"
+    "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)",
+    "MSG_SIZE_TOO_LARGE": (
+        "; the topic takes batches of up to max.message.bytes: "
+        "tidelog configs alter --topic NAME --set max.message.bytes=BYTES"
+    ),
 }
 _TIMED_OUT = "Message timed out"
 _SHOWN_FAILURES = 5

@@ -156,6 +156,12 @@ def _read(path: Path) -> dict[Key, Replicas]:
         key = row["topic"], row["partition"]
         if key in moves:
             raise SettingError(f"{path} has {key[0]}-{key[1]} twice")
+        if any(directory != "any" for directory in row.get("log_dirs", ())):
+            raise SettingError(
+                f"{path}: log_dirs of {key[0]}-{key[1]}: this command moves replicas between "
+                "brokers; between the directories of one use Kafka's own tool, "
+                "kafka-reassign-partitions.sh"
+            )
         moves[key] = tuple(row["replicas"])
     return moves
 
