@@ -11,7 +11,8 @@ import pytest
 from coordination.test_cluster_controller import Office, in_office
 from waiting import comes_true
 
-from tidelog.broker.membership import Membership
+from tidelog.broker import membership as membership_module
+from tidelog.broker.membership import IdTaken, Membership
 from tidelog.coordination import paths
 from tidelog.coordination.keeper import ConnectionLost, Create, SessionExpired, Set
 from tidelog.coordination.metadata import BrokerInfo
@@ -94,6 +95,48 @@ def test_somebody_spoils_our_registration(tmp_path: Path) -> None:
         await member._register()
         assert member.orders.broker_epoch > before
         assert (await office.registry.brokers())[1].epoch == member.orders.broker_epoch
+
+    in_office(tmp_path, work)
+
+
+@pytest.mark.parametrize("whose", ["another process's", "our ended session's"])
+def test_a_registration_at_our_address_when_we_wake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """Our session has ended.  Who has taken our place stays; what is left of ours goes."""
+    monkeypatch.setattr(membership_module, "_END_SECONDS", 0.05)
+
+    async def work(office: Office) -> None:
+        member = membership(office)
+        await member._register()
+        member._joined = True
+        await office.leave(1)
+        value = paths.broker_value("host", 9091, None, 0)
+        await office.keeper.multi([Create(paths.broker(1), value)])
+        found = await office.registry.registration(1)
+        assert found is not None
+        epoch = found[1].czxid
+        if whose == "another process's":
+            with pytest.raises(IdTaken, match="running already, on host:9091"):
+                await member._register()
+            assert await office.registry.registration(1) == found
+            return
+        member.orders.registered(epoch)
+        looks = []
+        look = member.registry.registration
+
+        async def counted(broker_id: int, watch: Any = None) -> Any:
+            looks.append(broker_id)
+            return await look(broker_id, watch)
+
+        monkeypatch.setattr(member.registry, "registration", counted)
+        registering = asyncio.create_task(member._register())
+        await comes_true(lambda: len(looks) > 1, "it waits for it to go")
+        assert await office.registry.registration(1) == found
+        await office.leave(1)
+        async with asyncio.timeout(60):
+            await registering
+        assert member.orders.broker_epoch > epoch
 
     in_office(tmp_path, work)
 

@@ -56,6 +56,7 @@ T = TypeVar("T")
 _RETRY_SECONDS = 0.2
 _AFTER_BUG_SECONDS = 1.0
 _RETIRE_SECONDS = 2.0
+_END_SECONDS = 2.0  # until a session that is over has no znodes any more
 
 
 class IdTaken(SettingError):
@@ -158,16 +159,27 @@ class Membership:
         self, info: BrokerInfo, other: BrokerInfo, stat: Stat, gone: asyncio.Event
     ) -> None:
         """There is a broker with our id.  Ours, from before a crash, or a stranger?"""
-        if (other.host, other.port) == (info.host, info.port):
+        refusal = (
+            f"broker.id={info.broker_id}: a broker with this id is running already, on "
+            f"{other.host}:{other.port}; give this one another broker.id"
+        )
+        same_address = (other.host, other.port) == (info.host, info.port)
+        if self._joined and same_address:
+            # Of our session that has ended, and about to go; or of another process that took our
+            # place, at the address that we advertise.
+            await self._keeper.sync()
+            try:
+                await asyncio.wait_for(gone.wait(), _END_SECONDS)
+            except TimeoutError:
+                if stat.czxid != self.orders.broker_epoch:
+                    raise IdTaken(refusal) from None
+            return
+        if same_address:
             # The port is ours now, so whoever had it is dead; its session is not over yet.
             with contextlib.suppress(NoNode, BadVersion):
                 await self.registry.forget(info.broker_id, stat)
             await self._forget_old_office(info.broker_id)
             return
-        refusal = (
-            f"broker.id={info.broker_id}: a broker with this id is running already, on "
-            f"{other.host}:{other.port}; give this one another broker.id"
-        )
         # If we were registered ourselves, it has taken our id since; what we led it leads.
         if self._joined or await asyncio.to_thread(answers, other.host or "localhost", other.port):
             raise IdTaken(refusal)
