@@ -369,3 +369,26 @@ def test_conversions_survive_the_broker(tmp_path):
             kinds = {row.group_id: row.group_type for row in client.list()}
             assert kinds == {"up": "consumer", "down": "classic"}
         assert "Traceback" not in broker.log
+
+
+def test_members_with_many_topics_are_bounded():
+    """What they say that they read is held in memory, as in the classic protocol."""
+    names = [f"{i:030d}" for i in range(10_000)]
+    refused = ErrorCode.GROUP_MAX_SIZE_REACHED
+    with LocalBroker() as broker, Client(broker.port) as client:
+        client.create_topic("clicks")
+        client.find()
+        codes = []
+        while refused not in codes and len(codes) < 70:
+            codes.append(client.beat(f"g{len(codes)}", subscribed_topic_names=names).error_code)
+        assert codes[-1] == refused
+        assert set(codes[:-1]) == {0}
+        assert "bytes of metadata or assignments" in broker.log
+        assert client.beat("small").error_code == 0
+        assert client.beat("g0", epoch=-1).error_code == 0
+
+        def another():
+            return client.beat("late", subscribed_topic_names=names).error_code == 0
+
+        until(another, "the memory of the member that has left")
+        assert "Traceback" not in broker.log

@@ -199,20 +199,35 @@ def test_members_with_large_metadata():
 
 def test_what_groups_hold_is_counted_while_it_is_held():
     memory = GroupMemory(most=100_000)
-    small = (("range", bytes(100)),)
-    assert memory.protocols(small) is small
     held = memory.protocols((("range", bytes(50_000)), ("sticky", bytes(10_000))))
     assert held == (("range", bytes(50_000)), ("sticky", bytes(10_000)))
     assigned = memory.assignments({"a": bytes(20_000), "b": bytes(10)})
-    assert memory.used == 80_021
-    with pytest.raises(ApiError, match="hold 80021 of at most 100000"):
+    topics = memory.topics(frozenset({"one", "two"}))
+    assert topics == {"one", "two"}
+    assert memory.used == 60_411 + 20_210 + 206
+    with pytest.raises(ApiError, match="hold 80827 of at most 100000"):
         memory.assignments({"a": bytes(20_000)})
+    with pytest.raises(ApiError, match="hold 80827 of at most 100000"):
+        memory.topics(frozenset(map(str, range(200))))
     rest = dict(assigned)
-    del assigned, held
-    assert memory.used == 20_010
+    del assigned, held, topics
+    assert memory.used == 20_210
     del rest["a"]
-    assert memory.used == 10
+    assert memory.used == 110
     assert memory.protocols((("range", bytes(90_000)),))
+
+
+def test_small_members_have_a_larger_bound():
+    """They get in when large ones have used up theirs, but not without end."""
+    memory = GroupMemory(most=100_000)
+    large = memory.protocols((("range", bytes(99_000)),))
+    small = []
+    with pytest.raises(ApiError, match="of at most 200000"):
+        while len(small) < 100:
+            small.append(memory.protocols((("range", bytes(10_000)),)))
+    assert len(small) == 9
+    del large
+    assert memory.protocols((("range", bytes(10_000)),))
 
 
 def test_what_consumers_have_read_does_not_stay_resident(broker, client, topic):

@@ -179,9 +179,7 @@ class GroupCoordinator:
     def join(self, group_id: str, request: Join, reply: Reply) -> None:
         shard = self._shard_of_members(group_id)
         protocols = self.memory.protocols(request.protocols)
-        if protocols is not request.protocols:
-            request = replace(request, protocols=protocols)
-        shard.join(group_id, request, reply)
+        shard.join(group_id, replace(request, protocols=protocols), reply)
 
     def sync(
         self,
@@ -220,7 +218,10 @@ class GroupCoordinator:
 
     def consumer_heartbeat(self, group_id: str, beat: Beat, reply: Reply) -> None:
         """A member of a consumer group (KIP-848)."""
-        self._shard_of_members(group_id).consumer_heartbeat(group_id, beat, reply)
+        shard = self._shard_of_members(group_id)
+        if beat.topics and beat.epoch >= 0:  # who leaves is not held
+            beat = replace(beat, topics=self.memory.topics(beat.topics))
+        shard.consumer_heartbeat(group_id, beat, reply)
 
     # -- offsets ----------------------------------------------------------------
 

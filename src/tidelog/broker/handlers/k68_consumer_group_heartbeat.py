@@ -63,6 +63,10 @@ def consumer_group_heartbeat(broker: Broker, frame: Frame) -> None:
         )
         broker.groups.consumer_heartbeat(request.group_id, beat, lambda r: send(_response(r)))
     except ApiError as error:
+        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            peer = frame.connection.peer
+            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", message)
         send(_response(BeatResult(error.code, error.message)))
 
 
