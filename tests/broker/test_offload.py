@@ -165,16 +165,43 @@ def test_the_process_hangs(tmp_path, caplog):
     scenario(tmp_path, work)
 
 
+def with_headers(count):
+    record = b"\0\0\0\x02k\x01" + varint(count) + b"\0\x01" * count
+    return sealed(bytes(cramjam.zstd.compress(varint(len(record)) + record)), 1)
+
+
+def test_short_jobs_do_not_wait_for_long_ones(tmp_path):
+    """Also if those came first."""
+
+    async def work(broker):
+        broker.offload.short_cpu_seconds = 0.03
+        broker.offload.cpu_seconds = broker.offload.seconds = 100
+        log = broker.replicas.partitions["t", 0].log
+        await broker.offload._turn.acquire()
+        async with contextlib.AsyncExitStack() as stack:
+            producers = []
+            for batch in with_headers(1_000_000), with_headers(1_000_000), many(1100):
+                producer = Producer(broker, 1, ("t", batch))
+                producers.append(await stack.enter_async_context(producer))
+                count = len(producers)
+                await comes_true(
+                    lambda count=count: len(broker.offload._turn._waiters or ()) == count
+                )
+            broker.offload._turn.release()
+            assert [await producer.error() for producer in producers] == [0, 0, 0]
+        counts = [read_header(batch).record_count for batch in log.batches(0)]
+        assert counts == [1100, 1, 1]
+
+    scenario(tmp_path, work)
+
+
 def test_a_batch_that_takes_too_long(tmp_path):
     """It is refused, and the process goes on with the batches of others."""
 
     async def work(broker):
         broker.offload.cpu_seconds = 0.05
         broker.offload.seconds = 100
-        count = 4_000_000
-        record = b"\0\0\0\x02k\x01" + varint(count) + b"\0\x01" * count
-        packed = bytes(cramjam.zstd.compress(varint(len(record)) + record))
-        async with Producer(broker, 1, ("t", sealed(packed, 1))) as producer:
+        async with Producer(broker, 1, ("t", with_headers(4_000_000))) as producer:
             assert await producer.error() == ErrorCode.MESSAGE_TOO_LARGE
         process = broker.offload._process
         async with Producer(broker) as producer:

@@ -5,9 +5,10 @@ event loop, or in a thread that shares its interpreter's lock, would keep every 
 waiting.  So one process, ``offload_worker.py``, does such jobs one after the other; it is started
 with the first and ends after a minute without one.
 
-A job is given up after a few seconds of processor time (the worker sees to that), so that no client
-keeps the worker to itself; a connection has one job at a time, so connections take turns.  A worker
-that does not answer at all is killed, and the next job starts another.
+A job is given up after a few seconds of processor time (the worker sees to that).  At first it gets
+a fraction of a second; if that is not enough it waits once more, and only one such job is in the
+queue at a time.  So a short job waits for one long job at the most, however many clients send them.
+A worker that does not answer at all is killed, and the next job starts another.
 
 Who needs it is a generator that does its work, yields a :class:`Job` where there is too much, and
 is sent the result.  As long as there is no such job it runs to its end at once.
@@ -27,6 +28,7 @@ from tidelog.errors import ApiError, ErrorCode
 
 _IDLE_SECONDS = 60.0
 _SECONDS = 20.0  # below the 30 s after which clients no longer wait
+_SHORT_CPU_SECONDS = 0.25
 _CPU_SECONDS = 5.0  # 16 MiB of the smallest records take half of that
 _SIZE = struct.Struct(">Q")
 _MOST_KEPT = 64 * 1024 * 1024  # bytes of requests of clients that are gone
@@ -52,8 +54,10 @@ class Offload:
     def __init__(self) -> None:
         self.seconds = _SECONDS  # for the answer to a job
         self.cpu_seconds = _CPU_SECONDS  # for the job itself
+        self.short_cpu_seconds = _SHORT_CPU_SECONDS  # for its first attempt
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+        self._long_turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
         self._kept = 0
 
@@ -84,10 +88,28 @@ class Offload:
 
     async def run(self, job: Job) -> Any:
         """The result of a job.  Raises what the function raises, as an ApiError."""
+        answers = await self._attempt(job, self.short_cpu_seconds)
+        if not answers:
+            async with self._long_turn:
+                answers = await self._attempt(job, self.cpu_seconds)
+        if not answers:
+            seconds = f"{self.cpu_seconds:g} s"
+            message = f"it takes more than {seconds} to check the batch; send smaller batches"
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message)
+        answer = answers[0]
+        if isinstance(answer, ApiError):
+            try:
+                raise answer
+            finally:
+                del answer, answers  # else it keeps alive itself, and what its traceback names
+        return answer
+
+    async def _attempt(self, job: Job, cpu_seconds: float) -> tuple[Any, ...]:
+        """What the worker answers; empty if the job takes longer than that."""
         async with self._turn:
             try:
                 async with asyncio.timeout(self.seconds):
-                    answer = await self._ask(pickle.dumps(job))
+                    return await self._ask(pickle.dumps((*job, cpu_seconds)))
             except TimeoutError as error:
                 raise await self._lost(f"has not answered for {self.seconds:g} s") from error
             except (OSError, asyncio.IncompleteReadError) as error:
@@ -95,12 +117,6 @@ class Offload:
             except BaseException:
                 await self.close()  # it is at work for a client that is gone
                 raise
-        if isinstance(answer, ApiError):
-            try:
-                raise answer
-            finally:
-                del answer  # else it refers to itself, and keeps alive what its traceback names
-        return answer
 
     async def _lost(self, reason: str) -> ApiError:
         """End the process; the next job starts another."""
@@ -109,7 +125,7 @@ class Offload:
         message = f"the process that checks large batches {reason}; send the batch again"
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
-    async def _ask(self, question: bytes) -> Any:
+    async def _ask(self, question: bytes) -> tuple[Any, ...]:
         process = await self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -117,9 +133,9 @@ class Offload:
         process.stdin.write(question)
         await process.stdin.drain()
         (size,) = _SIZE.unpack(await process.stdout.readexactly(_SIZE.size))
-        answer = pickle.loads(await process.stdout.readexactly(size))
+        answers: tuple[Any, ...] = pickle.loads(await process.stdout.readexactly(size))
         self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._end)
-        return answer
+        return answers
 
     async def _start(self) -> asyncio.subprocess.Process:
         if self._idle is not None:
@@ -129,7 +145,6 @@ class Offload:
                 sys.executable,
                 "-m",
                 "tidelog.broker.offload_worker",
-                str(self.cpu_seconds),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )

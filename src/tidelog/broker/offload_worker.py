@@ -1,8 +1,9 @@
-"""The process that opens large batches: ``python -m tidelog.broker.offload_worker CPU_SECONDS``.
+"""The process that opens large batches: ``python -m tidelog.broker.offload_worker``.
 
 Jobs come on standard input, results leave on standard output, both as a size of eight bytes and a
 pickle; see ``offload.py``.  When its input ends (the broker has no more work, or is gone) it goes.
-A job that takes more than CPU_SECONDS of processor time, however busy the machine is, is given up.
+A job comes with the seconds of processor time that it may take, however busy the machine is.  The
+answer is a tuple of the result, or an empty one if that was not enough.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import struct
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,29 +29,38 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the broker
     with contextlib.suppress(OSError):  # not on Linux
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE, encoding="ascii")
-    seconds = float(sys.argv[1])
-    signal.signal(signal.SIGPROF, lambda *_: _give_up(seconds))
+    signal.signal(signal.SIGPROF, _give_up)
     source, target = sys.stdin.buffer, sys.stdout.buffer
     while size := source.read(_SIZE.size):
-        answer = pickle.dumps(_work(source.read(*_SIZE.unpack(size)), seconds))
+        answer = pickle.dumps(_answer(source.read(*_SIZE.unpack(size))))
         target.write(_SIZE.pack(len(answer)))
         target.write(answer)
         target.flush()
 
 
-def _give_up(seconds: float) -> NoReturn:
-    message = f"it takes more than {seconds:g} s to check the batch; send smaller batches"
-    raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message)
+class _GivenUp(BaseException):
+    """The time for a job is up."""
 
 
-def _work(question: bytes, seconds: float) -> Any:
+def _give_up(*_: object) -> NoReturn:
+    raise _GivenUp
+
+
+def _answer(question: bytes) -> tuple[Any, ...]:
     try:
-        function, args = pickle.loads(question)
+        function, args, seconds = pickle.loads(question)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            return function(*args)
+            return (_work(function, args),)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+    except _GivenUp:
+        return ()
+
+
+def _work(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return function(*args)
     except ProtocolError as error:
         return ApiError(ErrorCode.CORRUPT_MESSAGE, error.message)
     except ApiError as error:
