@@ -17,6 +17,7 @@ from waiting import until
 from tidelog.broker import log_dir_moves
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
+from tidelog.log.flush import Flush
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages.alter_replica_log_dirs import (
@@ -256,5 +257,68 @@ def test_few_are_copied_at_once(directories, monkeypatch) -> None:
             await until_async(lambda: not broker.log_dir_moves.moves, "all moves")
             assert {os.path.dirname(p.log.directory) for p in partitions} == {str(directories[1])}
             assert most <= 4
+
+    asyncio.run(main())
+
+
+def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeypatch) -> None:
+    """One that has not begun is put off; one under way is waited for, beside other work."""
+    go_on = threading.Event()
+    timed_out: list[str] = []
+
+    def hold() -> None:
+        if not go_on.wait(5):
+            timed_out.append("the event loop did nothing else")
+
+    async def main() -> None:
+        async with Broker(in_process(directories)) as broker:
+            await broker.controller.create_topic(NewTopic("t"))
+            replicas = broker.replicas
+            partition = replicas.partitions["t", 0]
+            log = partition.log
+
+            def write() -> None:
+                partition.append(memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms())
+
+            async def flushed() -> None:
+                await until_async(lambda: log.recovery_point == log.end_offset, "the flush")
+
+            write()
+            others = asyncio.create_task(replicas.in_flush_thread(hold))
+            replicas.flush_later(partition, 0)
+            await until_async(lambda: partition in replicas._syncing, "a flush that waits")
+            first = os.path.dirname(log.directory)
+            (other,) = {str(path) for path in directories} - {first}
+            broker.log_dir_moves.move(partition, other)
+            await until_async(lambda: os.path.dirname(log.directory) == other, "the move")
+            assert not go_on.is_set()
+            assert not timed_out
+            go_on.set()
+            await others
+            await flushed()
+            await until_async(lambda: not broker.log_dir_moves._latest, "its end")
+
+            go_on.clear()
+            carry_out, begun = Flush.carry_out, threading.Event()
+
+            def slow(flush: Flush) -> None:
+                begun.set()
+                hold()
+                carry_out(flush)
+
+            monkeypatch.setattr(Flush, "carry_out", slow)
+            write()
+            replicas.flush_later(partition, 0)
+            await until_async(begun.is_set, "a flush")
+            broker.log_dir_moves.move(partition, first)
+            await until_async(lambda: partition in replicas._held, "all to be copied")
+            write()
+            replicas.flush_later(partition, 0)
+            assert os.path.dirname(log.directory) == other
+            go_on.set()
+            await until_async(lambda: os.path.dirname(log.directory) == first, "the move back")
+            await flushed()
+            assert log.end_offset == 3
+            assert not timed_out
 
     asyncio.run(main())

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _LEAST, _PIECE = 64 << 10, 8 << 20  # bytes that are copied at a time
 _LAST = 1 << 20  # so little may be copied between two requests
 _AT_ONCE = 4  # partitions that are copied; the others wait
-_PAUSE_SECONDS, _PATIENCE = 0.01, 200  # how often to look for a moment without a flush
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +61,10 @@ class LogDirMoves:
         key = partition.topic, partition.index
         under_way = self.moves.get(key)
         if under_way is not None:
-            if under_way.parent == directory and not under_way.cancelled:
+            if under_way.parent == directory:
                 return
             under_way.cancelled = True
+            del self.moves[key]
         if os.path.dirname(partition.log.directory) == directory:
             return
         if partition.log.lost_records or not self._replicas.log_dirs.takes_writes(directory):
@@ -95,6 +95,7 @@ class LogDirMoves:
             finished = False
             log.error("%s cannot be moved to %s: %s", old, move.parent, error)
         finally:
+            self._replicas.release_flushes(move.partition)
             if self.moves.get(key) is move:
                 del self.moves[key]
         if not finished:
@@ -112,19 +113,29 @@ class LogDirMoves:
             log.error("%s was moved, but not removed: %s; the next start does it", old, error)
 
     async def _copy(self, move: Move) -> None:
-        """Until little is left, and no flush of the old files is under way: it may take long."""
-        patience = _PATIENCE
+        """Until next to nothing is left, and no flush of the old files is under way.
+
+        The last megabyte is copied and synced in a thread too: the event loop does not wait for
+        more than what was appended meanwhile.
+        """
+        ready = False
         while True:
             piece = move.next_piece(self._rate())
             if piece is not None:
+                self._replicas.release_flushes(move.partition)
+                ready = False
                 await asyncio.to_thread(piece.copy)
                 move.copied(piece)
                 await asyncio.sleep(min(piece.size / max(self._rate(), 1), 1))
-            elif patience and self._replicas.flushes(move.partition):
-                patience -= 1
-                await asyncio.sleep(_PAUSE_SECONDS)
-            else:
+            elif ready:
                 return
+            else:
+                await self._replicas.hold_flushes(move.partition)
+                piece = move.rest()
+                if piece is not None:
+                    await asyncio.to_thread(piece.copy)
+                    move.copied(piece)
+                ready = True
 
 
 class Piece:
@@ -199,6 +210,14 @@ class Move:
             return Piece(segment, start, end, self.future, not active and end == segment.size)
         return None
 
+    def rest(self) -> Piece | None:
+        """What is left of the active segment."""
+        active = self.partition.log.active
+        start = self._done.get(active, 0)
+        if self.cancelled or self.partition.deleted or start >= active.size:
+            return None
+        return Piece(active, start, active.size, self.future, last=False)
+
     def copied(self, piece: Piece) -> None:
         self._done[piece.segment] = piece.end
         if piece.last:
@@ -209,7 +228,6 @@ class Move:
         partition, current = self.partition, self.partition.log
         if self.cancelled or partition.deleted:
             return False
-        self._replicas.settle_flush(partition)
         current.abandon_swap()
         active = current.active
         target = os.path.join(self.future, os.path.basename(active.path))

@@ -70,6 +70,7 @@ class Replicas:
         # Flushes to come (None: when the one in flight has ended), and those in flight.
         self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
         self._syncing: dict[Partition, tuple[Flush, Future[None]]] = {}
+        self._held: set[Partition] = set()  # no flush of them begins
 
     # -- following the metadata -------------------------------------------------
 
@@ -303,8 +304,8 @@ class Replicas:
         self._flushes.pop(partition, None)
         if partition.deleted:
             return
-        if partition in self._syncing:
-            self._flushes[partition] = None  # as soon as that one has ended
+        if partition in self._syncing or partition in self._held:
+            self._flushes[partition] = None  # as soon as that is over
             return
         try:
             flush = partition.log.begin_flush()
@@ -325,14 +326,27 @@ class Replicas:
         if partition in self._flushes and self._flushes[partition] is None:
             self._begin_flush(partition)
 
-    def flushes(self, partition: Partition) -> bool:
-        """Is a flush in flight?"""
-        return partition in self._syncing
-
-    def settle_flush(self, partition: Partition) -> None:
-        """Wait for the flush in flight, if there is one."""
+    async def hold_flushes(self, partition: Partition) -> None:
+        """Begin no flush until :meth:`release_flushes`; at the end of this none is in flight."""
+        self._held.add(partition)
+        if partition not in self._syncing:
+            return
+        flush, future = self._syncing[partition]
+        if future.cancel():  # it was waiting for those of other partitions
+            del self._syncing[partition]
+            partition.log.cancel_flush(flush)
+            self._flushes.setdefault(partition, None)
+            return
+        ended = asyncio.wrap_future(future)
+        await asyncio.wait([ended])
+        ended.exception()  # that is for _settle
         if partition in self._syncing:
             self._settle(partition)
+
+    def release_flushes(self, partition: Partition) -> None:
+        self._held.discard(partition)
+        if partition in self._flushes and self._flushes[partition] is None:
+            self._begin_flush(partition)
 
     def _settle(self, partition: Partition) -> None:
         """Note how the flush in flight has ended; waits for it if it has not."""
