@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from clients.building import heavy
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from tidelog.testing import LocalBroker
+
+pytestmark = heavy()
 
 
 class Count(StatefulProcessor):
