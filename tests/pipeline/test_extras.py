@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from clients.building import heavy
+import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from tidelog.testing import LocalBroker
 
-pytestmark = heavy()
+# Not by a module of tests: Spark imports this one, for the class, where there are no others.
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("TIDELOG_CLIENTS"), reason="only with --clients: slow"
+)
 
 
 class Count(StatefulProcessor):
