@@ -237,7 +237,7 @@ class Membership:
                 self._resign()
                 self._broker.fail(error)
                 return
-            except SettingError as error:  # a znode that somebody has to delete
+            except SettingError as error:  # a znode that an operator has to delete
                 if str(error) != complaint:
                     complaint = str(error)
                     log.error("%s", complaint)

@@ -281,7 +281,7 @@ class Orders:
             await self._know_configs([name])
             topics[name] = _merge(known, state, self.topic_configs[name])
         if request.type == PART:
-            return  # nobody is shown half of it
+            return  # clients never see half of it
         if whole:
             self._topics = {}
             self.topic_configs = {n: c for n, c in self.topic_configs.items() if n in topics}

@@ -153,7 +153,7 @@ class ConsumerGroup(ClassicMembers):
         """May this member commit offsets of these partitions?  An old OffsetCommit knows no epochs.
 
         Also in an older epoch, if it has had all of them since then: it has not yet heard of
-        the newer one, and nobody else can have read them meanwhile (KIP-1251).
+        the newer one, and no other member can have read them meanwhile (KIP-1251).
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE  # somebody who assigns partitions by hand

@@ -1,6 +1,6 @@
 """What failures of Spark's own mean, where what it says itself is of no help.
 
-When Spark's JVM has ended, whoever asks it something gets "Connection refused"; when its workers
+When Spark's JVM has ended, the next call to it gets "Connection refused"; when its workers
 run another Python, Spark knows no format ``tidelog``.
 """
 
