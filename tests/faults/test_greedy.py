@@ -12,6 +12,11 @@ from waiting import until
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.frame import encode_request
+from tidelog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -211,3 +216,17 @@ def test_a_stranger_who_only_connects_costs_nothing(broker, client):
     for _ in range(500):
         socket.create_connection(("127.0.0.1", broker.port)).close()
     assert client.call(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
+
+
+def test_topics_of_a_request_are_deleted_some_at_a_time():
+    rows = [DeleteTopicState(name=f"n{i}") for i in range(30_000)]
+    rows.append(DeleteTopicState(name="last"))
+    request = DeleteTopicsRequest(topics=rows, timeout_ms=60_000)
+    with LocalBroker() as broker, RawClient(broker.port) as client:
+        client.create_topic("last")
+        before = peak(broker)
+        answer = client.call(request, DeleteTopicsResponse, 6).responses
+        assert peak(broker) - before < 50 * MIB  # 80 MiB if all of them wait at once
+    assert [row.name for row in answer] == [row.name for row in rows]
+    codes = [row.error_code for row in answer]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 30_000 + [ErrorCode.NONE]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.coordination.keeper import KeeperError
@@ -13,6 +14,29 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+_ROWS_AT_A_TIME = 1_000
+
+
+async def rows_in_time(
+    broker: Broker,
+    rows: Iterable[R],
+    work: Callable[[R, int], Coroutine[Any, Any, T]],
+    timeout_ms: int,
+) -> list[T]:
+    """Do ``work`` for every row of a request, with what is left of the request's time.
+
+    A request of a few kilobytes may name thousands of topics, and each takes memory while it
+    waits for the controller; so it is a limited number at a time.
+    """
+    end = broker.clock.monotonic() + timeout_ms / 1000
+    left, rest, done = timeout_ms, iter(rows), list[T]()
+    while part := list(islice(rest, _ROWS_AT_A_TIME)):
+        done += await asyncio.gather(*(work(row, left) for row in part))
+        if timeout_ms > 0:
+            left = max(1, int((end - broker.clock.monotonic()) * 1000))
+    return done
 
 
 async def in_time(broker: Broker, work: Coroutine[Any, Any, T], timeout_ms: int) -> T:

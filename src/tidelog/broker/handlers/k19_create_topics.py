@@ -6,13 +6,13 @@ the answer carries the new topic's settings; 7 topic ids.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import describe_topic
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import in_time, rows_in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -36,19 +36,22 @@ async def create_topics(
     """Create topics."""
     names = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}.values()
-    work = (_result(broker, topic, names, request) for topic in topics)
-    return CreateTopicsResponse(topics=await asyncio.gather(*work))
+    work = partial(_result, broker, names, request.validate_only)
+    return CreateTopicsResponse(topics=await rows_in_time(broker, topics, work, request.timeout_ms))
 
 
 async def _result(
-    broker: Broker, topic: CreatableTopic, names: Counter[str], request: CreateTopicsRequest
+    broker: Broker,
+    names: Counter[str],
+    validate_only: bool,
+    topic: CreatableTopic,
+    timeout_ms: int,
 ) -> CreatableTopicResult:
     if names[topic.name] > 1:
         message = "this topic is in the request twice"
         return _failure(topic.name, ErrorCode.INVALID_REQUEST, message)
     try:
-        work = _create(broker, topic, request.validate_only)
-        return await in_time(broker, work, request.timeout_ms)
+        return await in_time(broker, _create(broker, topic, validate_only), timeout_ms)
     except ApiError as error:
         return _failure(topic.name, error.code, error.message)
     except (KeeperError, OSError) as error:

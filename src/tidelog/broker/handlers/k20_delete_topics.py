@@ -5,11 +5,11 @@ Versions: 1 throttle time; 4 flexible; 5 error messages; 6 by topic id.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import in_time, rows_in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.delete_topics import (
@@ -30,7 +30,7 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics."""
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    rows = await asyncio.gather(*(_delete(broker, row, request.timeout_ms) for row in wanted))
+    rows = await rows_in_time(broker, wanted, partial(_delete, broker), request.timeout_ms)
     return DeleteTopicsResponse(responses=rows)
 
 

@@ -5,11 +5,11 @@ Versions: 2 flexible.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import in_time, rows_in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -29,12 +29,14 @@ async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, client: Client
 ) -> CreatePartitionsResponse:
     """Add partitions to topics."""
-    work = (_grow(broker, topic, request) for topic in request.topics)
-    return CreatePartitionsResponse(results=await asyncio.gather(*work))
+    work = partial(_grow, broker, request.validate_only)
+    return CreatePartitionsResponse(
+        results=await rows_in_time(broker, request.topics, work, request.timeout_ms)
+    )
 
 
 async def _grow(
-    broker: Broker, topic: CreatePartitionsTopic, request: CreatePartitionsRequest
+    broker: Broker, validate_only: bool, topic: CreatePartitionsTopic, timeout_ms: int
 ) -> CreatePartitionsTopicResult:
     code, message = ErrorCode.NONE, None
     assignment = None
@@ -45,9 +47,9 @@ async def _grow(
             message = f"groups are found by the number of partitions of {topic.name}: it stays"
             raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
         work = broker.controller.create_partitions(
-            topic.name, topic.count, assignment, validate_only=request.validate_only
+            topic.name, topic.count, assignment, validate_only=validate_only
         )
-        await in_time(broker, work, request.timeout_ms)
+        await in_time(broker, work, timeout_ms)
     except ApiError as error:
         code, message = error.code, error.message
     except (KeeperError, OSError) as error:
