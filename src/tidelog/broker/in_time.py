@@ -19,46 +19,48 @@ R = TypeVar("R")
 _ROWS_AT_A_TIME = 1_000
 
 
-async def rows_in_time(
-    broker: Broker,
-    rows: Iterable[R],
-    work: Callable[[R, int], Coroutine[Any, Any, T]],
-    timeout_ms: int,
-) -> list[T]:
-    """Do ``work`` for every row of a request, with what is left of the request's time.
+def deadline(broker: Broker, timeout_ms: int) -> float | None:
+    """When the time of a request is up.  Never without ``timeout_ms`` (zero or less), and with one
+    broker."""
+    if broker.member is None or timeout_ms <= 0:
+        return None
+    return broker.clock.monotonic() + timeout_ms / 1000
+
+
+async def for_each(rows: Iterable[R], work: Callable[[R], Coroutine[Any, Any, T]]) -> list[T]:
+    """Do ``work`` for the rows of a request, a limited number at a time.
 
     A request of a few kilobytes may name thousands of topics, and each takes memory while it
-    waits for the controller; so it is a limited number at a time.
+    waits for the controller.
     """
-    end = broker.clock.monotonic() + timeout_ms / 1000
-    left, rest, done = timeout_ms, iter(rows), list[T]()
+    rest, done = iter(rows), list[T]()
     while part := list(islice(rest, _ROWS_AT_A_TIME)):
-        done += await asyncio.gather(*(work(row, left) for row in part))
-        if timeout_ms > 0:
-            left = max(1, int((end - broker.clock.monotonic()) * 1000))
+        done += await asyncio.gather(*map(work, part))
     return done
 
 
-async def in_time(broker: Broker, work: Coroutine[Any, Any, T], timeout_ms: int) -> T:
+async def in_time(broker: Broker, work: Coroutine[Any, Any, T], until: float | None) -> T:
     """Await a decision of the controller; REQUEST_TIMED_OUT when the request's time is up.
 
-    Then it goes on, as in Kafka: others may wait for the same, and half of it may be written.
-    Without ``timeout_ms`` (zero or less), and with one broker, there is no limit.
+    What has begun then goes on, as in Kafka: others may wait for the same, and half of it may be
+    written.
     """
-    if broker.member is None or timeout_ms <= 0:
+    if until is None:
         return await work
+    left = until - broker.clock.monotonic()
+    if left <= 0:
+        work.close()
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no time was left to begin with it")
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     task = broker.spawn(_settle(outcome, work))
     task.add_done_callback(lambda _: work.close())  # if we stop before it has begun
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
+        async with asyncio.timeout(left):
             return await outcome
     except TimeoutError:
         problem = broker.keeper.problem()
         if not problem:
-            problem = (
-                f"not done within {timeout_ms} ms, and may still be: look before you repeat it"
-            )
+            problem = "not done within timeout_ms, and may still be: look before you repeat it"
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, problem) from None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import describe_topic
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time, rows_in_time
+from tidelog.broker.in_time import deadline, for_each, in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -36,22 +36,23 @@ async def create_topics(
     """Create topics."""
     names = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}.values()
-    work = partial(_result, broker, names, request.validate_only)
-    return CreateTopicsResponse(topics=await rows_in_time(broker, topics, work, request.timeout_ms))
+    until = deadline(broker, request.timeout_ms)
+    work = partial(_result, broker, names, request.validate_only, until)
+    return CreateTopicsResponse(topics=await for_each(topics, work))
 
 
 async def _result(
     broker: Broker,
     names: Counter[str],
     validate_only: bool,
+    until: float | None,
     topic: CreatableTopic,
-    timeout_ms: int,
 ) -> CreatableTopicResult:
     if names[topic.name] > 1:
         message = "this topic is in the request twice"
         return _failure(topic.name, ErrorCode.INVALID_REQUEST, message)
     try:
-        return await in_time(broker, _create(broker, topic, validate_only), timeout_ms)
+        return await in_time(broker, _create(broker, topic, validate_only), until)
     except ApiError as error:
         return _failure(topic.name, error.code, error.message)
     except (KeeperError, OSError) as error:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time, rows_in_time
+from tidelog.broker.in_time import deadline, for_each, in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.delete_topics import (
@@ -30,11 +30,14 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics."""
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    rows = await rows_in_time(broker, wanted, partial(_delete, broker), request.timeout_ms)
+    work = partial(_delete, broker, deadline(broker, request.timeout_ms))
+    rows = await for_each(wanted, work)
     return DeleteTopicsResponse(responses=rows)
 
 
-async def _delete(broker: Broker, row: DeleteTopicState, timeout_ms: int) -> DeletableTopicResult:
+async def _delete(
+    broker: Broker, until: float | None, row: DeleteTopicState
+) -> DeletableTopicResult:
     name, code, message = row.name, ErrorCode.NONE, None
     try:
         if name is None:
@@ -48,7 +51,7 @@ async def _delete(broker: Broker, row: DeleteTopicState, timeout_ms: int) -> Del
             message = "delete.topic.enable is false on this broker"
             raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, message)
         known = broker.metadata.topics.get(name)
-        await in_time(broker, broker.controller.delete_topic(name), timeout_ms)
+        await in_time(broker, broker.controller.delete_topic(name), until)
         topic_id = known.topic_id if known else row.topic_id
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
     except ApiError as error:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time, rows_in_time
+from tidelog.broker.in_time import deadline, for_each, in_time
 from tidelog.coordination.keeper import KeeperError
 from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError, ErrorCode
@@ -29,14 +29,12 @@ async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, client: Client
 ) -> CreatePartitionsResponse:
     """Add partitions to topics."""
-    work = partial(_grow, broker, request.validate_only)
-    return CreatePartitionsResponse(
-        results=await rows_in_time(broker, request.topics, work, request.timeout_ms)
-    )
+    work = partial(_grow, broker, request.validate_only, deadline(broker, request.timeout_ms))
+    return CreatePartitionsResponse(results=await for_each(request.topics, work))
 
 
 async def _grow(
-    broker: Broker, validate_only: bool, topic: CreatePartitionsTopic, timeout_ms: int
+    broker: Broker, validate_only: bool, until: float | None, topic: CreatePartitionsTopic
 ) -> CreatePartitionsTopicResult:
     code, message = ErrorCode.NONE, None
     assignment = None
@@ -49,7 +47,7 @@ async def _grow(
         work = broker.controller.create_partitions(
             topic.name, topic.count, assignment, validate_only=validate_only
         )
-        await in_time(broker, work, timeout_ms)
+        await in_time(broker, work, until)
     except ApiError as error:
         code, message = error.code, error.message
     except (KeeperError, OSError) as error:

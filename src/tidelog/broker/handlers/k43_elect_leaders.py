@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import deadline, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -36,7 +36,7 @@ async def elect_leaders(
         if request.election_type not in (_PREFERRED, _UNCLEAN):
             raise ApiError(ErrorCode.INVALID_REQUEST)
         work = _elect(broker, keys, request.election_type == _UNCLEAN)
-        results = await in_time(broker, work, request.timeout_ms)
+        results = await in_time(broker, work, deadline(broker, request.timeout_ms))
     except ApiError as error:
         if error.code != ErrorCode.REQUEST_TIMED_OUT or not keys:
             return ElectLeadersResponse(error_code=error.code, replica_election_results=[])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import deadline, in_time
 from tidelog.coordination.elections import target
 from tidelog.coordination.metadata import ClusterMetadata
 from tidelog.coordination.moves import plan_move
@@ -44,7 +44,7 @@ async def alter_partition_reassignments(
             results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
         else:
             work = _move(member, wanted, request.allow_replication_factor_change)
-            results = await in_time(broker, work, request.timeout_ms)
+            results = await in_time(broker, work, deadline(broker, request.timeout_ms))
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.code, error_message=error.message, responses=[]

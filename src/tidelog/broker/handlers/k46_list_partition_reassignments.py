@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import in_time
+from tidelog.broker.in_time import deadline, in_time
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -26,7 +26,8 @@ async def list_partition_reassignments(
     cluster = broker.metadata
     if broker.member is not None:
         try:
-            controller = await in_time(broker, broker.member.in_office(), request.timeout_ms)
+            until = deadline(broker, request.timeout_ms)
+            controller = await in_time(broker, broker.member.in_office(), until)
             cluster = controller.metadata
         except ApiError as error:
             return ListPartitionReassignmentsResponse(
