@@ -45,7 +45,9 @@ def test_a_topic_that_is_deleted_at_once(
             govern=govern,
             registry=Registry(keeper, FakeClock()),
         )
-        broker: Any = SimpleNamespace(metadata=ClusterMetadata(), next_metadata=never)
+        broker: Any = SimpleNamespace(
+            metadata=ClusterMetadata(), next_metadata=never, clock=FakeClock()
+        )
         admin = ClusterAdmin(broker, member)
         async with asyncio.timeout(20):
             if exists:
@@ -56,3 +58,28 @@ def test_a_topic_that_is_deleted_at_once(
         await keeper.close()
 
     asyncio.run(run())
+
+
+def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> None:
+    """It was told that it is the controller before it is ready to decide."""
+    done = []
+
+    async def delete(name: str) -> None:
+        done.append(name)
+
+    async def run() -> None:
+        member: Any = SimpleNamespace(controller=None)
+
+        async def reachable() -> None:
+            member.controller = SimpleNamespace(delete_topic=delete)
+
+        async def govern(work: Any) -> Any:
+            return await work
+
+        member.reachable, member.govern = reachable, govern
+        broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
+        async with asyncio.timeout(20):
+            await ClusterAdmin(broker, member).delete_topic("t")
+
+    asyncio.run(run())
+    assert done == ["t"]

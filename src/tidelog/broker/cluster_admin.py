@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.membership import Membership
 from tidelog.broker.peers import Peer
@@ -27,22 +27,19 @@ from tidelog.coordination.keeper import ConnectionLost, KeeperError, Unreachable
 from tidelog.coordination.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
-from tidelog.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-)
-from tidelog.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.wire.messages.create_partitions import CreatePartitionsResponse
+from tidelog.wire.messages.create_topics import CreateTopicsResponse
+from tidelog.wire.messages.delete_topics import DeleteTopicsResponse
 from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 _RETRY_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
-_VERSIONS = {CreateTopicsRequest: 7, DeleteTopicsRequest: 6, CreatePartitionsRequest: 3}
 
 
 class ClusterAdmin:
@@ -69,47 +66,37 @@ class ClusterAdmin:
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicInfo:
         try:
-            controller = self._member.controller
-            if controller is None:
-                return await self._have_created(new, validate_only)
-            topic = await self._member.govern(
-                controller.create_topic(new, validate_only=validate_only)
+            topic = await self._decide(
+                lambda controller: controller.create_topic(new, validate_only=validate_only),
+                lambda: self._have_created(new, validate_only),
             )
         except ApiError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 # Another broker was faster; who wanted the topic may use it now.
                 await self._until(lambda metadata: new.name in metadata.topics, new.name)
             raise
-        if not validate_only:
-            await self._until_created(new.name, topic.topic_id)
-        return topic
-
-    async def _until_created(self, name: str, topic_id: bytes) -> None:
-        await self._until(lambda metadata: topic_id in metadata.topic_names, name, topic_id)
+        if validate_only:
+            return topic
+        topic_id = topic.topic_id
+        await self._until(lambda metadata: topic_id in metadata.topic_names, new.name, topic_id)
+        return self.metadata.topic_by_id(topic_id) or topic
 
     async def _have_created(self, new: NewTopic, validate_only: bool) -> TopicInfo:
         request = create_request([new], validate_only=validate_only)
-        answer = await self._forward(request, CreateTopicsResponse)
-        result = answer.topics[0]
+        result = (await self.ask(request, CreateTopicsResponse, 7)).topics[0]
         _raise(result.error_code, result.error_message)
-        if validate_only:
-            row_of = PartitionInfo(-1, -1, (-1,) * max(result.replication_factor, 1), ())
-            rows = (row_of,) * max(result.num_partitions, 1)
-            return TopicInfo(new.name, result.topic_id, rows, new.config)
-        await self._until_created(new.name, result.topic_id)
-        found = self.metadata.topic_by_id(result.topic_id)
-        if found is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{new.name} was deleted again")
-        return found
+        partition = PartitionInfo(-1, -1, (-1,) * max(result.replication_factor, 1), ())
+        partitions = (partition,) * max(result.num_partitions, 1)
+        return TopicInfo(new.name, result.topic_id, partitions, new.config)
 
     async def delete_topic(self, name: str) -> None:
         known = self.metadata.topics.get(name)
-        controller = self._member.controller
-        if controller is not None:
-            await self._member.govern(controller.delete_topic(name))
-        else:
-            answer = await self._forward(delete_request([name]), DeleteTopicsResponse)
+
+        async def forwarded() -> None:
+            answer = await self.ask(delete_request([name]), DeleteTopicsResponse, 6)
             _raise(answer.responses[0].error_code, answer.responses[0].error_message)
+
+        await self._decide(lambda controller: controller.delete_topic(name), forwarded)
         if known is not None:
             await self._until(lambda metadata: known.topic_id not in metadata.topic_names)
 
@@ -121,15 +108,17 @@ class ClusterAdmin:
         *,
         validate_only: bool = False,
     ) -> None:
-        controller = self._member.controller
-        if controller is not None:
-            await self._member.govern(
-                controller.create_partitions(name, count, assignment, validate_only=validate_only)
-            )
-        else:
+        async def forwarded() -> None:
             request = grow_request(name, count, assignment, validate_only=validate_only)
-            answer = await self._forward(request, CreatePartitionsResponse)
+            answer = await self.ask(request, CreatePartitionsResponse, 3)
             _raise(answer.results[0].error_code, answer.results[0].error_message)
+
+        await self._decide(
+            lambda controller: controller.create_partitions(
+                name, count, assignment, validate_only=validate_only
+            ),
+            forwarded,
+        )
         if not validate_only:
 
             def grown(metadata: ClusterMetadata) -> bool:
@@ -181,19 +170,27 @@ class ClusterAdmin:
             self._peer = info, self._broker.peer(info)
         return await self._peer[1].request(request, answer, version)
 
-    async def _forward(self, request: Message, answer: type[R]) -> R:
-        """Have the controller do it; there may be none for a moment."""
+    async def _decide(
+        self,
+        local: Callable[[ClusterController], Coroutine[Any, Any, T]],
+        forwarded: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Have the controller do it, here or elsewhere; there may be none for a moment."""
         limit = self._broker.clock.monotonic() + TIMEOUT_MS / 1000
         while True:
+            controller = self._member.controller
+            if controller is not None:
+                return await self._member.govern(local(controller))
             try:
-                result = await self.ask(request, answer, _VERSIONS[type(request)])
-                if _code(result) != ErrorCode.NOT_CONTROLLER:
-                    return result
+                return await forwarded()
             except BrokerUnreachable as error:
-                if self._broker.clock.monotonic() > limit:
-                    raise ApiError(ErrorCode.NOT_CONTROLLER, error.message) from error
+                problem = ApiError(ErrorCode.NOT_CONTROLLER, error.message)
+            except ApiError as error:
+                if error.code != ErrorCode.NOT_CONTROLLER:
+                    raise
+                problem = error
             if self._broker.clock.monotonic() > limit:
-                raise ApiError(ErrorCode.NOT_CONTROLLER)
+                raise problem
             await self._member.reachable()  # without ZooKeeper there will be none
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -231,14 +228,6 @@ class ClusterAdmin:
     def close(self) -> None:
         if self._peer is not None:
             self._peer[1].close()
-
-
-def _code(answer: Message) -> int:
-    for field in ("topics", "responses", "results"):
-        rows = getattr(answer, field, None)
-        if rows:
-            return int(rows[0].error_code)
-    return 0
 
 
 def _raise(code: int, message: str | None) -> None:
