@@ -28,8 +28,8 @@ from bench.wire import (
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, PartitionView
 from tidelog.client.connection import BrokerUnreachable
-from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import ApiError
+from tidelog.keeper.zookeeper_server import ZooKeeperServer
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker

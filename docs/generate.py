@@ -18,8 +18,8 @@ from tidelog.settings_legacy import GONE, PER_TOPIC, RENAMED
 from tidelog.settings_table import GROUPS, INT_MAX, LONG_MAX, Setting, text_of
 
 HERE = Path(__file__).parent
-SEEN = HERE.parent / "tests" / "clients" / "seen.json"
-SUITES = HERE.parent / "tests" / "clients" / "suites.json"
+SEEN = HERE.parent / "tests" / "interop" / "seen.json"
+SUITES = HERE.parent / "tests" / "interop" / "suites.json"
 # What clients call themselves in ApiVersions, where people know them by another name.
 SOFTWARE = {
     "apache-kafka-java": "Java",

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients.recording import served
+from interop.recording import served
 
 from tidelog.testing import LocalBroker
 
-pytest_plugins = ["mounting", "zookeeper_support"]
-pytest.register_assert_rewrite("compaction_model", "log_damage", "log_model", "log_support")
+pytest_plugins = ["support.mounting", "support.zookeeper_support"]
+pytest.register_assert_rewrite(
+    "support.compaction_model", "support.log_damage", "support.log_model", "support.log_support"
+)
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:
 # commands that tests interrupt would never hear of it.

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from raw_client import RawClient
+from support.raw_client import RawClient
 
 from tidelog.testing import LocalBroker
 

@@ -1,8 +1,8 @@
 """Answers of the admin APIs that were compared with those of a running Kafka 4.3."""
 
 import pytest
-from group_client import GroupClient
-from raw_client import batch_of
+from support.group_client import GroupClient
+from support.raw_client import batch_of
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

@@ -4,8 +4,8 @@ import os
 import struct
 
 import pytest
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.wire.frame import encode_request

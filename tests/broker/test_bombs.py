@@ -6,8 +6,8 @@ import select
 import cramjam
 import pytest
 from crc32c import crc32c
-from raw_client import RawClient, batch_of, now_ms, values_of
-from waiting import until
+from support.raw_client import RawClient, batch_of, now_ms, values_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.wire.batch import HEADER, MAGIC, BatchHeader

@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
-from group_client import GroupClient
-from waiting import until
+from support.group_client import GroupClient
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from raw_client import RawClient, batch_of
+from support.raw_client import RawClient, batch_of
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from raw_client import RawClient
+from support.raw_client import RawClient
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import REGISTRY

@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from raw_client import RawClient, batch_of
+from support.raw_client import RawClient, batch_of
 
 from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
 from tidelog.broker.dispatch import REGISTRY

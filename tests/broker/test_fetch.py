@@ -8,8 +8,8 @@ import time
 
 import pytest
 from faults.measure import descriptors
-from raw_client import RawClient, batch_of, values_of
-from waiting import comes_true, until
+from support.raw_client import RawClient, batch_of, values_of
+from support.waiting import comes_true, until
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers import k01_fetch

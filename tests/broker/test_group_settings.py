@@ -1,8 +1,8 @@
 """Settings of single consumer groups (KIP-848): how often members come, and when they are dead."""
 
 import pytest
-from group_client import GroupClient
-from waiting import until
+from support.group_client import GroupClient
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

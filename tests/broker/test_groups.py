@@ -4,13 +4,13 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
-from group_client import GroupClient
-from raw_client import batch_of
-from waiting import until
+from support.group_client import GroupClient
+from support.raw_client import batch_of
+from support.waiting import until
 
 from tidelog.broker.dispatch import REGISTRY
 from tidelog.broker.handlers.k16_list_groups import list_groups
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import create_partitions, delete_records

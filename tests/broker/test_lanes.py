@@ -6,7 +6,7 @@ import select
 import socket
 
 import pytest
-from raw_client import batch_of
+from support.raw_client import batch_of
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.lanes import Lanes, OneLane

@@ -7,8 +7,8 @@ import socket
 import threading
 
 import pytest
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.testing import LocalBroker
 

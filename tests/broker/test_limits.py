@@ -5,11 +5,11 @@ import resource
 import socket
 
 import pytest
-from group_client import GroupClient
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.group_client import GroupClient
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
-from tidelog.coordinators.memory import GroupMemory
+from tidelog.coordinators.groups.memory import GroupMemory
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.frame import encode_request

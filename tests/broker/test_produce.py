@@ -3,8 +3,8 @@
 import struct
 
 import pytest
-from raw_client import RawClient, batch_of, now_ms, values_of
-from waiting import until
+from support.raw_client import RawClient, batch_of, now_ms, values_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME

@@ -1,8 +1,8 @@
 """Isolation levels, on a log with transactions in it."""
 
 import pytest
-from log_support import NOW, append, open_in
-from raw_client import RawClient, batch_of, values_of
+from support.log_support import NOW, append, open_in
+from support.raw_client import RawClient, batch_of, values_of
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

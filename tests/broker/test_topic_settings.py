@@ -1,8 +1,8 @@
 """Settings of topics that change what the broker does with a batch."""
 
 import pytest
-from raw_client import RawClient, batch_of, now_ms, values_of
-from waiting import until
+from support.raw_client import RawClient, batch_of, now_ms, values_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

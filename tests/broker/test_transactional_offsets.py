@@ -1,12 +1,12 @@
 """Offsets that Kafka committed inside transactions, found in ``__consumer_offsets``."""
 
 import pytest
-from group_client import GroupClient
-from log_support import NOW, append, open_in
-from raw_client import batch_of
-from waiting import until
+from support.group_client import GroupClient
+from support.log_support import NOW, append, open_in
+from support.raw_client import batch_of
+from support.waiting import until
 
-from tidelog.coordinators.offsets import Committed, encode_commit
+from tidelog.coordinators.groups.offsets import Committed, encode_commit
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.batch import TRANSACTIONAL, read_header

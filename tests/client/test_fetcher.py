@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from waiting import until
+from support.waiting import until
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, TopicPartition

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from client.scripted import ScriptedBroker, metadata, tell
-from waiting import until
+from support.waiting import until
 
 from tidelog.client import admin
 from tidelog.client.cluster import LEADER_MOVED, Cluster, TopicPartition

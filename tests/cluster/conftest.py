@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.coordination.zookeeper_server import ZooKeeperServer
+from tidelog.keeper.zookeeper_server import ZooKeeperServer
 from tidelog.testing import LocalCluster
 
 # Short, so that the dead are noticed soon; who is only slow joins again by itself.

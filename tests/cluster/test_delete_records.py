@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster_support import create_topic, everybody_knows, leaders, move_leaders
-from raw_client import RawClient, batch_of, now_ms
-from waiting import comes_true, until
+from support.cluster_support import create_topic, everybody_knows, leaders, move_leaders
+from support.raw_client import RawClient, batch_of, now_ms
+from support.waiting import comes_true, until
 
 from tidelog.broker.broker import Broker
-from tidelog.coordination.metadata import BrokerInfo, PartitionInfo
 from tidelog.errors import ErrorCode
+from tidelog.metadata import BrokerInfo, PartitionInfo
 from tidelog.new_topic import NewTopic
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.wire.messages.delete_records import (

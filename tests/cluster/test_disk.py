@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.test_failover import back_in_sync, same_logs
-from cluster_support import (
+from support.cluster_support import (
     Load,
     ask_controller,
     create_topic,
@@ -15,9 +15,9 @@ from cluster_support import (
     leaders,
     without,
 )
-from mounting import fill
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.mounting import fill
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster

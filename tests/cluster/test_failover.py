@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cluster.conftest import PATIENT, no_surprises
-from cluster_support import (
+from support.cluster_support import (
     Load,
     controller,
     create_topic,
@@ -18,9 +18,9 @@ from cluster_support import (
     leaders,
     metadata,
 )
-from commit_checker import Committer
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.commit_checker import Committer
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster

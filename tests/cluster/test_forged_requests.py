@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from cluster.conftest import PATIENT, no_surprises
 from cluster.test_formation import ask_zookeeper, produce_to_leader
-from cluster_support import create_topic, everybody_knows, in_sync, leaders, topic_state
-from group_client import GroupClient
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.cluster_support import create_topic, everybody_knows, in_sync, leaders, topic_state
+from support.group_client import GroupClient
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
-from tidelog.broker.channel import DELETED, FULL, INCREMENTAL
-from tidelog.coordination import paths
+from tidelog.controller.broker_channel import DELETED, FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
+from tidelog.keeper import paths
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.wire.messages.fetch import FetchResponse, ReplicaState

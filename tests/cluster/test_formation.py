@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from cluster_support import (
+from support.cluster_support import (
     controller,
     create_topic,
     everybody_knows,
@@ -16,12 +16,12 @@ from cluster_support import (
     metadata,
     topic_state,
 )
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
-from tidelog.coordination import paths
-from tidelog.coordination.zookeeper import ZooKeeper
 from tidelog.errors import ErrorCode
+from tidelog.keeper import paths
+from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.testing.ports import free_port

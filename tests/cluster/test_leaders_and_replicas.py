@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster_support import (
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from support.cluster_support import (
     Load,
     ask_controller,
     create_topic,
@@ -15,16 +23,8 @@ from cluster_support import (
     reassign,
     topic_state,
 )
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster

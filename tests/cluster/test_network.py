@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cluster.test_failover import back_in_sync, same_logs
-from cluster_support import (
+from support.cluster_support import (
     Load,
     controller,
     create_topic,
@@ -14,10 +14,10 @@ from cluster_support import (
     leaders,
     without,
 )
-from cut_network import ZOOKEEPER, CutNetwork
-from group_client import GroupClient
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.cut_network import ZOOKEEPER, CutNetwork
+from support.group_client import GroupClient
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster_support import create_topic, in_sync
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from waiting import until
+from support.cluster_support import create_topic, in_sync
+from support.waiting import until
 
 
 def test_it_gets_its_replicas_when_brokers_come(new_cluster: Any) -> None:

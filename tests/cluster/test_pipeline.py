@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cli import run
-from cluster_support import Load, create_topic, everybody_knows, in_sync, leaders
-from raw_client import RawClient, batch_of
-from stream_query import Query
-from waiting import until
+from support.cli import run
+from support.cluster_support import Load, create_topic, everybody_knows, in_sync, leaders
+from support.raw_client import RawClient, batch_of
+from support.stream_query import Query
+from support.waiting import until
 
 from tidelog.client import admin
 from tidelog.client.admin import Change

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker import channel
 from tidelog.broker.broker import Broker
+from tidelog.controller import broker_channel as channel
 from tidelog.new_topic import NewTopic
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from cluster.test_whole_in_parts import knows, settings
-from waiting import comes_true
+from support.waiting import comes_true
 
 from tidelog.broker.broker import Broker
-from tidelog.coordination import paths
-from tidelog.coordination.keeper import Create, Set
+from tidelog.keeper import paths
+from tidelog.keeper.keeper import Create, Set
 from tidelog.new_topic import NewTopic
 
 

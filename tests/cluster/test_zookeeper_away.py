@@ -7,15 +7,22 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cli import run, spawn
-from cluster_support import Load, controller, create_topic, everybody_knows, in_sync, topic_state
-from raw_client import RawClient
-from waiting import until
+from support.cli import run, spawn
+from support.cluster_support import (
+    Load,
+    controller,
+    create_topic,
+    everybody_knows,
+    in_sync,
+    topic_state,
+)
+from support.raw_client import RawClient
+from support.waiting import until
 
 from tidelog.client.admin import create_request
-from tidelog.coordination.registry import PRODUCER_ID_BLOCK
-from tidelog.coordination.zookeeper_server import ZooKeeperServer, ensemble
 from tidelog.errors import ErrorCode
+from tidelog.keeper.registry import PRODUCER_ID_BLOCK
+from tidelog.keeper.zookeeper_server import ZooKeeperServer, ensemble
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalCluster
 from tidelog.testing.ports import free_port

@@ -1,12 +1,12 @@
 """Members of a consumer group without a broker, and what the owner of a group does."""
 
 from tidelog.clock import FakeClock
-from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
-from tidelog.coordinators.consumer_group import ConsumerGroup
-from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.groups.consumer_group import ConsumerGroup
+from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.groups.states import State
 from tidelog.coordinators.records import GroupMetadataKey, decode_record
-from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
+from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 
 PARTITION = PartitionInfo(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 

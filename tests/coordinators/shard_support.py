@@ -1,10 +1,10 @@
 """A shard without a broker: the log under it stores when it is told to."""
 
 from tidelog.clock import FakeClock
-from tidelog.coordinators.consumer_members import ConsumerLimits
-from tidelog.coordinators.members import GroupLimits
+from tidelog.coordinators.groups.consumer_members import ConsumerLimits
+from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.shard import GroupShard
 from tidelog.coordinators.records import decode_record
-from tidelog.coordinators.shard import GroupShard
 from tidelog.errors import ErrorCode
 from tidelog.wire.records import encode_batch
 

@@ -1,9 +1,9 @@
 """Members of a classic group without a broker: what they send, and what the owner does."""
 
 from tidelog.clock import FakeClock
-from tidelog.coordinators.group import ClassicGroup
-from tidelog.coordinators.members import GroupLimits, Join, JoinResult, SyncResult
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.classic_group import ClassicGroup
+from tidelog.coordinators.groups.members import GroupLimits, Join, JoinResult, SyncResult
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolAssignment,

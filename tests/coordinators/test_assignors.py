@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidelog.coordinators.assignors import ASSIGNORS, Wish, range_, uniform
+from tidelog.coordinators.groups.assignors import ASSIGNORS, Wish, range_, uniform
 
 SEED = os.environ.get("TIDELOG_SEED", "1")
 

@@ -3,12 +3,12 @@
 import pytest
 from coordinators.consumer_support import Consumer, Owner, settle, slots
 
-from tidelog.coordinators.consumer_members import MemberState
+from tidelog.coordinators.groups.consumer_members import MemberState
+from tidelog.coordinators.groups.states import State
 from tidelog.coordinators.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     decode_record,
 )
-from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 
 ALL = slots("clicks", 0, 1, 2, 3, 4, 5)

@@ -17,7 +17,7 @@ import random
 import pytest
 from coordinators.consumer_support import Owner, cluster, slots
 
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 
 SEED = os.environ.get("TIDELOG_SEED", "1")

@@ -3,8 +3,8 @@
 import pytest
 from coordinators.support import Owner, assignment, request, subscription
 
-from tidelog.coordinators.group import PENDING_HOLD_MS
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.classic_group import PENDING_HOLD_MS
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 
 

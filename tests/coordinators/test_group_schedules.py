@@ -15,7 +15,7 @@ import random
 import pytest
 from coordinators.support import Owner, assignment, request, subscription
 
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 

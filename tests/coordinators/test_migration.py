@@ -5,11 +5,11 @@ from coordinators import support as classic_support
 from coordinators.consumer_support import Consumer, Owner, settle, slots
 from coordinators.support import request, subscription
 
-from tidelog.coordinators.consumer_members import MemberState
-from tidelog.coordinators.group import ClassicGroup
-from tidelog.coordinators.members import GroupLimits
-from tidelog.coordinators.migration import downgrade, upgrade
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.classic_group import ClassicGroup
+from tidelog.coordinators.groups.consumer_members import MemberState
+from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.migration import downgrade, upgrade
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolSubscription,

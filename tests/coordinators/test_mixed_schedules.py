@@ -18,12 +18,12 @@ from coordinators.shard_support import Log
 from coordinators.support import assignment, request, subscription
 
 from tidelog.clock import FakeClock
-from tidelog.coordinators.consumer_group import ConsumerGroup
-from tidelog.coordinators.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.members import GroupLimits
+from tidelog.coordinators.groups.consumer_group import ConsumerGroup
+from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.shard import GroupShard
+from tidelog.coordinators.groups.states import State
 from tidelog.coordinators.records import decode_record
-from tidelog.coordinators.shard import GroupShard
-from tidelog.coordinators.states import State
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 

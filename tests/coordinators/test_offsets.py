@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.coordinators.offsets import (
+from tidelog.coordinators.groups.offsets import (
     Committed,
     GroupOffsets,
     Removal,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from log_support import generator
+from support.log_support import generator
 
-from tidelog.coordinators.offset_store import OffsetStore
+from tidelog.coordinators.groups.offset_store import OffsetStore
 from tidelog.coordinators.records import OffsetCommitKey, OffsetCommitValue
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.coordination.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.coordinators.runtime import Runtime, Shard
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.wire.batch import read_header
 
 

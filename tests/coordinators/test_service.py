@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from coordinators.consumer_support import cluster
 
 from tidelog.clock import SystemClock
-from tidelog.coordination import paths
-from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import Create
-from tidelog.coordination.metadata import ClusterMetadata
-from tidelog.coordination.registry import Registry
-from tidelog.coordinators.service import GroupCoordinator
+from tidelog.coordinators.groups.service import GroupCoordinator
+from tidelog.keeper import paths
+from tidelog.keeper.embedded import EmbeddedKeeper
+from tidelog.keeper.keeper import Create
+from tidelog.keeper.registry import Registry
+from tidelog.metadata import ClusterMetadata
 from tidelog.settings import Settings
 
 

@@ -8,8 +8,8 @@ from coordinators.consumer_support import cluster
 from coordinators.shard_support import Log, make_shard
 from coordinators.support import request
 
-from tidelog.coordinators.consumer_members import Beat
-from tidelog.coordinators.offsets import Committed, commit_record
+from tidelog.coordinators.groups.consumer_members import Beat
+from tidelog.coordinators.groups.offsets import Committed, commit_record
 from tidelog.errors import ErrorCode
 
 HOUR = 3_600_000

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tidelog.coordinators.topic_regex import LONGEST, TopicRegex
+from tidelog.coordinators.groups.topic_regex import LONGEST, TopicRegex
 from tidelog.errors import ApiError, ErrorCode
 
 SEED = os.environ.get("TIDELOG_SEED", "1")

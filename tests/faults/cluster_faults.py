@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.test_failover import back_in_sync, damage_log
-from cluster_support import (
+from support.cluster_support import (
     Load,
     controller,
     kill_at_once,
@@ -24,8 +24,8 @@ from cluster_support import (
     topic_state,
     without,
 )
-from cut_network import ZOOKEEPER, CutNetwork
-from waiting import until
+from support.cut_network import ZOOKEEPER, CutNetwork
+from support.waiting import until
 
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker

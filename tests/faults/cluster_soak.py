@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cluster.test_failover import back_in_sync, same_logs
-from cluster_support import Load, create_topic, everybody_knows
-from commit_checker import Committer
-from cut_network import CutNetwork
 from faults.cluster_faults import FAULTS, LAG_MS, PARTITIONS, SESSION_MS, Scene
-from waiting import until
+from support.cluster_support import Load, create_topic, everybody_knows
+from support.commit_checker import Committer
+from support.cut_network import CutNetwork
+from support.waiting import until
 
 from tidelog.client.admin import delete_topics
 from tidelog.client.cluster import Cluster

@@ -7,7 +7,7 @@ wrong: batches of every codec, fetch sessions, topics that are made and deleted.
 import random
 
 from broker import test_every_api as every
-from raw_client import batch_of, now_ms
+from support.raw_client import batch_of, now_ms
 
 from tidelog.wire.compression import Codec
 from tidelog.wire.messages import (

@@ -6,8 +6,8 @@ The ordinary tests play short ones, ``./dev soak`` long ones, with other seeds.
 from faults.history import History
 from faults.load import Load, RawWriter, whole_log
 from faults.power_cut import cut_power
-from raw_client import RawClient
-from waiting import until
+from support.raw_client import RawClient
+from support.waiting import until
 
 from tidelog.log.checkpoints import RECOVERY_POINT, read_checkpoint
 from tidelog.testing import LocalBroker

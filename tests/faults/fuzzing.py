@@ -19,7 +19,7 @@ from collections import Counter, deque
 
 from faults.corpus import LOOKED_INTO, LOOKED_INTO_CONFIG, PLAIN_CONFIG, TOPIC
 from faults.mutations import FETCH, PRODUCE, Frame, Mutator
-from raw_client import RawClient, batch_of, values_of
+from support.raw_client import RawClient, batch_of, values_of
 
 from tidelog.broker.dispatch import REGISTRY
 from tidelog.wire.frame import decode_response, encode_request

@@ -10,8 +10,8 @@ from collections import deque
 
 from confluent_kafka import Producer
 from faults.history import History, value_of
-from raw_client import RawClient, batch_of, values_of
-from waiting import until
+from support.raw_client import RawClient, batch_of, values_of
+from support.waiting import until
 
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.produce import ProduceResponse

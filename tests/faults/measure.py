@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from waiting import until
+from support.waiting import until
 
 MIB = 1 << 20
 

@@ -13,15 +13,15 @@ each block another controller is elected: the member must take its word, whateve
 
 import json
 
-from cluster_support import topic_state
 from faults.broker_requests import BrokerRequests, Facts
 from faults.corpus import LOOKED_INTO, LOOKED_INTO_CONFIG, PLAIN_CONFIG, TOPIC
 from faults.fuzzing import PROBE_TOPIC, Fuzzer, Violation
 from faults.mutations import Mutator
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from raw_client import RawClient
-from waiting import until
+from support.cluster_support import topic_state
+from support.raw_client import RawClient
+from support.waiting import until
 
 from tidelog.testing import LocalCluster
 from tidelog.wire.messages.create_topics import (

@@ -26,7 +26,7 @@ from faults.fuzzing import PROBE_EVERY, Fuzzer, Watchdog, tidy
 from faults.measure import GIVE_BACK, MIB, check_log, closed_again, descriptors, in_memory, resident
 from faults.member import Member
 from faults.mutations import Mutator
-from raw_client import RawClient
+from support.raw_client import RawClient
 
 from tidelog.testing import LocalBroker
 

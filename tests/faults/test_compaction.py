@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from faults.seeds import seeded
-from raw_client import RawClient, now_ms
-from waiting import until
+from support.raw_client import RawClient, now_ms
+from support.waiting import until
 
 from tidelog.log.checkpoints import CLEANER, read_checkpoint
 from tidelog.testing import LocalBroker

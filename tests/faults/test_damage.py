@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 from faults.seeds import seeded
-from raw_client import RawClient, batch_of
+from support.raw_client import RawClient, batch_of
 
 from tidelog.log.segment import Segment
 from tidelog.testing import LocalBroker

@@ -14,9 +14,9 @@ import shutil
 import pytest
 from faults.history import History
 from faults.load import RawWriter, Reader, whole_log
-from mounting import run
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.mounting import run
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

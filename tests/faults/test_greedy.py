@@ -6,8 +6,8 @@ import socket
 
 import pytest
 from faults.measure import MIB, peak, resident
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

@@ -3,7 +3,7 @@
 import pytest
 from faults.episodes import kills
 from faults.seeds import seeded
-from raw_client import RawClient, batch_of
+from support.raw_client import RawClient, batch_of
 
 from tidelog.testing import LocalBroker
 

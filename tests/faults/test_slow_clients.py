@@ -10,8 +10,8 @@ import socket
 
 import pytest
 from faults.measure import MIB, descriptors, resident
-from raw_client import RawClient, batch_of
-from waiting import until
+from support.raw_client import RawClient, batch_of
+from support.waiting import until
 
 from tidelog.testing import LocalBroker
 from tidelog.wire.frame import encode_request

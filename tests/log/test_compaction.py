@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compaction_model import CompactionModel, run_steps
-from log_support import generator
+from support.compaction_model import CompactionModel, run_steps
+from support.log_support import generator
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 

@@ -6,8 +6,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from compaction_model import table
-from log_support import NOW, append, contents, log_config, open_in
+from support.compaction_model import table
+from support.log_support import NOW, append, contents, log_config, open_in
 
 from tidelog.log.cleaner_jobs import Limits, assess_log, clean_log
 from tidelog.log.cleaner_records import BYTES_PER_KEY, SHORT_KEY, OffsetMap, add_keys

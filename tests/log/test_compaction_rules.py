@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from log_support import (
+from support.log_support import (
     NOW,
     append,
     contents,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compaction_model import table
-from log_support import NOW, append, contents, generator, log_config, log_files, open_in
+from support.compaction_model import table
+from support.log_support import NOW, append, contents, generator, log_config, log_files, open_in
 
 from tidelog.log.cleaner import Cleaned, clean
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log, clean_log

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compaction_model import table
-from log_support import NOW, append, generator, log_config, open_in
+from support.compaction_model import table
+from support.log_support import NOW, append, generator, log_config, open_in
 
 from tidelog.log.cleaner_jobs import Limits, assess_log, clean_log
 from tidelog.log.log import Log

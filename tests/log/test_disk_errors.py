@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_faults import FaultyDisk
-from log_support import (
+from support.log_faults import FaultyDisk
+from support.log_support import (
     NOW,
     append,
     check_index_files,

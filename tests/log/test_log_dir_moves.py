@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from log_support import (
+from support.log_support import (
     NOW,
     append,
     contents,
@@ -20,11 +20,11 @@ from log_support import (
     sized_batch,
 )
 
-from tidelog.broker.log_dir_moves import Move
 from tidelog.clock import FakeClock
 from tidelog.log.cleaner_jobs import clean_log
 from tidelog.log.log import Log
 from tidelog.log.manager import LogManager
+from tidelog.partition.log_dir_moves import Move
 from tidelog.wire.records import encode_batch
 
 pytestmark = pytest.mark.usefixtures("no_sync")

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from log_damage import CONFIG, WholeLog, flip
-from log_support import (
+from support.log_damage import CONFIG, WholeLog, flip
+from support.log_support import (
     SEED,
     OnDisk,
     append,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from log_support import (
+from support.log_support import (
     NOW,
     append,
     contents,

@@ -1,6 +1,6 @@
 """A log whose tail was cut below its start: the offsets between were given out already."""
 
-from raw_client import batch_of
+from support.raw_client import batch_of
 
 from tidelog.log.opening import open_log
 from tidelog.settings import LogConfig, Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filling import fill
+from support.filling import fill
 
 from tidelog.testing import LocalBroker
 

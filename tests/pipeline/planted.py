@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from filling import make_topic
 from pipeline.logs import NOW, Log, build
+from support.filling import make_topic
 
 from tidelog.client.cluster import Cluster
 from tidelog.pipeline.ranges import OffsetRange

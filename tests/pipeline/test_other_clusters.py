@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients.building import heavy
-from clients.kafka39 import VERSIONS, Kafka39, any_kafka
-from cluster_support import read_all
 from confluent_kafka import Producer
-from filling import fill, make_topic
+from interop.building import heavy
+from interop.kafka39 import VERSIONS, Kafka39, any_kafka
 from pipeline.lake.checking import check
-from stream_query import Query, numbered
-from waiting import until
+from support.cluster_support import read_all
+from support.filling import fill, make_topic
+from support.stream_query import Query, numbered
+from support.waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics

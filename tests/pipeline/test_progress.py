@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from support.waiting import until
 
 from tidelog.clock import FakeClock
 from tidelog.pipeline import progress

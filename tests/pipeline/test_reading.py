@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from filling import write_batch
 from pipeline.logs import Log, as_columns, build, expected, random_log
 from pipeline.planted import Planted, damage, some, transactions
+from support.filling import write_batch
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, TopicPartition

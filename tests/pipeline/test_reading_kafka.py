@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from clients.building import heavy
-from clients.kafka39 import VERSIONS, Kafka39, any_kafka
-from clients.support import CODECS
 from confluent_kafka import Consumer, Producer, TopicPartition
-from filling import fill, make_topic
-from waiting import until
+from interop.building import heavy
+from interop.kafka39 import VERSIONS, Kafka39, any_kafka
+from interop.support import CODECS
+from support.filling import fill, make_topic
+from support.waiting import until
 
 from tidelog.client import admin, partitions
 from tidelog.client.cluster import Cluster

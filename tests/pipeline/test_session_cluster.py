@@ -8,10 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from cli import run
-from filling import fill
 from pipeline.lake.checking import check
 from pipeline.spark_cluster import bare_python, spark_cluster
+from support.cli import run
+from support.filling import fill
 
 import tidelog
 from tidelog.testing import LocalBroker

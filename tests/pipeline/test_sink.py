@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from filling import make_topic
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql.types import StructType
-from waiting import until
+from support.filling import make_topic
+from support.waiting import until
 
 from tidelog.client.connection import CannotConnect
 from tidelog.errors import ApiError

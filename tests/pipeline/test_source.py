@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run
-from filling import fill, make_topic, write_batch
 from pipeline.planted import Planted, damage, transactions
-from waiting import until
+from support.cli import run
+from support.filling import fill, make_topic, write_batch
+from support.waiting import until
 
 from tidelog.client.admin import delete_topics, grow_topic
 from tidelog.client.cluster import Cluster, TopicPartition

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from clients.building import heavy
-from filling import fill
+from interop.building import heavy
+from support.filling import fill
 
 from tidelog.testing import LocalBroker
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli import Result, run, spawn
-from filling import fill, make_topic
+from support.cli import Result, run, spawn
+from support.filling import fill, make_topic
 
 from tidelog.client.offsets import parse_position
 from tidelog.pipeline.sql import query

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from filling import fill, make_topic
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from stream_query import Query, numbered, values_of
-from waiting import until
+from support.filling import fill, make_topic
+from support.stream_query import Query, numbered, values_of
+from support.waiting import until
 
 from tidelog.client.admin import delete_topics, grow_topic
 from tidelog.client.cluster import Cluster, TopicPartition

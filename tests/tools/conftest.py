@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cli import Command, Result, run
+from support.cli import Command, Result, run
 
 from tidelog.testing import LocalBroker
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run, spawn
-from waiting import until
+from support.cli import run, spawn
+from support.waiting import until
 
 from tidelog.testing.ports import free_port
 from tidelog.tools.cluster_lock import locked

@@ -8,7 +8,7 @@ import signal
 import uuid
 
 import pytest
-from cli import Command, Result, run, spawn
+from support.cli import Command, Result, run, spawn
 
 from tidelog.clock import SystemClock
 from tidelog.testing import LocalBroker

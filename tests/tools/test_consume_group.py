@@ -6,8 +6,8 @@ import json
 import signal
 
 import pytest
-from cli import Command, spawn
-from waiting import until
+from support.cli import Command, spawn
+from support.waiting import until
 
 from tidelog.testing import LocalBroker
 

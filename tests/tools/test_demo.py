@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from cli import run, spawn
+from support.cli import run, spawn
 
 
 def test_the_demo_tells_what_happened_and_leaves_nothing() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import Result, on_terminal, run
-from raw_client import RawClient, now_ms
-from waiting import until
+from support.cli import Result, on_terminal, run
+from support.raw_client import RawClient, now_ms
+from support.waiting import until
 
 from tidelog.log.checkpoints import CLEANER, read_checkpoint
 from tidelog.log.cleaner_jobs import clean_log

@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from cli import Command, on_terminal, run
 from confluent_kafka import Consumer, Producer, TopicPartition
-from group_client import GroupClient
 from kafka.admin import KafkaAdminClient
-from waiting import until
+from support.cli import Command, on_terminal, run
+from support.group_client import GroupClient
+from support.waiting import until
 
 from tidelog.client import admin, cluster
 from tidelog.client import groups as asking

@@ -10,8 +10,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from cli import Result, run
-from log_support import append, generator, log_config, make_batch, open_in
+from support.cli import Result, run
+from support.log_support import append, generator, log_config, make_batch, open_in
 
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import write_checkpoint

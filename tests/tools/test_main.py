@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli import Command, run, spawn
+from support.cli import Command, run, spawn
 
 from tidelog.testing import LocalBroker
 from tidelog.tools.main import COMMANDS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cli import on_terminal, run
-from group_client import GroupClient
+from support.cli import on_terminal, run
+from support.group_client import GroupClient
 
 from tidelog.clock import SystemClock
 from tidelog.testing import LocalBroker

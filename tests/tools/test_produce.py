@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli import Command, Result, run, spawn
+from support.cli import Command, Result, run, spawn
 
 from tidelog.testing import LocalBroker
 from tidelog.tools import in_sync

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli import Command, run
+from support.cli import Command, run
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster

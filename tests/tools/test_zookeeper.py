@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
+from support.waiting import until
 
-from tidelog.coordination.keeper import Create
-from tidelog.coordination.zookeeper import ZooKeeper
+from tidelog.keeper.keeper import Create
+from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing.ports import free_port
 
 

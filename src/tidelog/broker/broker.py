@@ -19,25 +19,27 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tidelog.broker import handlers
-from tidelog.broker.cleaner import LogCleaner
-from tidelog.broker.cluster_admin import ClusterAdmin
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.log_dir_moves import LogDirMoves
-from tidelog.broker.membership import Membership
-from tidelog.broker.offload import Offload
-from tidelog.broker.peers import Peer
-from tidelog.broker.replicas import Replicas
 from tidelog.broker.server import Server
 from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.peer import Peer
 from tidelog.clock import Clock, SystemClock
-from tidelog.coordination.admin import Admin
-from tidelog.coordination.controller import Controller
-from tidelog.coordination.decoding import KEEP_ALL
-from tidelog.coordination.embedded import EmbeddedKeeper
-from tidelog.coordination.keeper import Keeper
-from tidelog.coordination.metadata import (
+from tidelog.controller.admin import ClusterAdmin
+from tidelog.controller.admin_protocol import Admin
+from tidelog.controller.controller import Controller
+from tidelog.controller.membership import Membership
+from tidelog.coordinators.groups.service import GroupCoordinator
+from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.keeper.embedded import EmbeddedKeeper
+from tidelog.keeper.keeper import Keeper
+from tidelog.keeper.paths import DEFAULT_ENTITY
+from tidelog.keeper.registry import patiently
+from tidelog.keeper.znodes import KEEP_ALL
+from tidelog.keeper.zookeeper import ZooKeeper
+from tidelog.log.manager import LogManager, Opened, WrongCluster
+from tidelog.metadata import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     BrokerInfo,
@@ -45,16 +47,14 @@ from tidelog.coordination.metadata import (
     PartitionInfo,
     TopicInfo,
 )
-from tidelog.coordination.paths import DEFAULT_ENTITY
-from tidelog.coordination.registry import patiently
-from tidelog.coordination.zookeeper import ZooKeeper
-from tidelog.coordinators.service import GroupCoordinator
-from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.log.manager import LogManager, Opened, WrongCluster
 from tidelog.new_topic import NewTopic
-from tidelog.replication.fetcher import Fetchers
-from tidelog.replication.isr_changes import IsrChanges
-from tidelog.replication.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
+from tidelog.partition.cleaner import LogCleaner
+from tidelog.partition.isr_changes import IsrChanges
+from tidelog.partition.log_dir_moves import LogDirMoves
+from tidelog.partition.offload import Offload
+from tidelog.partition.replica_fetcher import Fetchers
+from tidelog.partition.replicas import Replicas
+from tidelog.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
 from tidelog.wire.messages.controlled_shutdown import (
     ControlledShutdownRequest,

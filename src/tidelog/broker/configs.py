@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import TopicInfo
-from tidelog.coordination.paths import DEFAULT_ENTITY
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.keeper.keeper import KeeperError
+from tidelog.keeper.paths import DEFAULT_ENTITY
+from tidelog.metadata import TopicInfo
 from tidelog.settings import (
     COARSER,
     LogConfig,

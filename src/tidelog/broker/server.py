@@ -11,12 +11,13 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker import descriptors, tracing
 from tidelog.broker import dispatch as dispatching
-from tidelog.broker.complaints import Complaints
+from tidelog.broker import tracing
 from tidelog.broker.connection import Connection
 from tidelog.broker.lanes import Lanes, make_lanes
 from tidelog.errors import SettingError
+from tidelog.log import descriptors
+from tidelog.rate_limited_log import Complaints
 from tidelog.settings import Settings, parse_listener
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
-from tidelog.coordination.admin import Admin
-from tidelog.coordination.metadata import ClusterMetadata
+from tidelog.controller.admin_protocol import Admin
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decode_record
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.metadata import ClusterMetadata
 from tidelog.new_topic import NewTopic
 from tidelog.wire.batch import CONTROL, TRANSACTIONAL, read_header
 from tidelog.wire.markers import read_marker
@@ -31,7 +31,7 @@ from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import Headers, decode_batch, encode_batch
 
 if TYPE_CHECKING:
-    from tidelog.broker.partition import Partition
+    from tidelog.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 

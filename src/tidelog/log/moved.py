@@ -1,6 +1,6 @@
 """What a start finds of partitions that were moving to another log directory.
 
-See ``broker/log_dir_moves.py``, which moves them.
+See ``partition/log_dir_moves.py``, which moves them.
 """
 
 from __future__ import annotations

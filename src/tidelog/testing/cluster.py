@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tidelog.coordination.zookeeper_server import ZooKeeperServer
+from tidelog.keeper.zookeeper_server import ZooKeeperServer
 from tidelog.testing.ports import free_port
 from tidelog.testing.process import BrokerProcess
 

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tidelog.coordination.zookeeper_server import ZooKeeperServer
 from tidelog.errors import SettingError
+from tidelog.keeper.zookeeper_server import ZooKeeperServer
 from tidelog.log.manager import CLEAN_MARK
 from tidelog.ports import in_use
 from tidelog.settings import Settings, read_properties

@@ -20,8 +20,8 @@ from tidelog.client import admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.partitions import log_sizes
 from tidelog.clock import Clock, SystemClock
-from tidelog.coordination.metadata import INTERNAL_TOPICS
 from tidelog.errors import ApiError
+from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
 from tidelog.text import plural

@@ -19,7 +19,7 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster, Metadata, check_topic
-from tidelog.coordination.placement import Key, Replicas, plan
+from tidelog.controller.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.text import plural, some
 from tidelog.tools.options import bootstrap_option, connect, json_option

@@ -12,9 +12,9 @@ from tidelog.client import admin
 from tidelog.client.admin import Change, ConfigEntry, Resource
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
-from tidelog.coordination.placement import Key, Replicas
+from tidelog.controller.placement import Key, Replicas
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.replication.throttle import (
+from tidelog.partition.throttle import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,

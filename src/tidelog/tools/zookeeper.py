@@ -11,8 +11,8 @@ from types import FrameType
 
 import click
 
-from tidelog.coordination.zookeeper_server import PORT, ZooKeeperServer, ensemble
 from tidelog.errors import SettingError
+from tidelog.keeper.zookeeper_server import PORT, ZooKeeperServer, ensemble
 
 
 @click.command()

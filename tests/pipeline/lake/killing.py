@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cli import spawn
-from filling import fill
+from support.cli import spawn
+from support.filling import fill
 
 VICTIMS = ("driver", "jvm", "worker", "all")
 _PLANNER = "python_streaming_source_runner"  # of a continuous load; Spark does not replace it

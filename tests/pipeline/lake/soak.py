@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from filling import make_topic
 from pipeline.lake.checking import check
 from pipeline.lake.killing import CONTINUOUS, EVERY, VICTIMS, torment
+from support.filling import make_topic
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.verify import verify

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filling import fill
 from pipeline.lake.conftest import plain
-from waiting import until
+from support.filling import fill
+from support.waiting import until
 
 from tidelog.pipeline.lake.continuous import run_continuous
 from tidelog.pipeline.lake.files import LakeError, lock

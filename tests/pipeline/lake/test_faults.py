@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run as run_command
-from filling import fill, make_topic, write_batch
 from pipeline.lake.conftest import plain
 from pipeline.planted import Planted, damage, transactions
+from support.cli import run as run_command
+from support.filling import fill, make_topic, write_batch
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics

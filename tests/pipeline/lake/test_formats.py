@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from filling import fill
 from pipeline.lake.conftest import plain
+from support.filling import fill
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.dead_letters import letters_of, send_unsent

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import spawn
-from filling import fill
 from pipeline.lake.checking import check
 from pipeline.lake.killing import command_of, descendants
-from waiting import until
+from support.cli import spawn
+from support.filling import fill
+from support.waiting import until
 
 from tidelog.pipeline.lake.files import LakeError, Stopped, lock
 from tidelog.pipeline.lake.ledger import LOCK, STAGING

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filling import fill, make_topic
 from pipeline.lake.checking import check
 from pipeline.lake.killing import CONTINUOUS, EVERY, torment
+from support.filling import fill, make_topic
 
 from tidelog.pipeline.lake import load as loading
 from tidelog.pipeline.lake.files import LocalFiles, lock

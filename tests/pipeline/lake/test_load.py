@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli import run as run_command
-from filling import fill
 from pipeline.lake.conftest import plain
-from waiting import until
+from support.cli import run as run_command
+from support.filling import fill
+from support.waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from filling import fill
 from pipeline.lake.conftest import plain
+from support.filling import fill
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.compact import FANOUT, choose

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cli import run as run_command
-from filling import fill
+from support.cli import run as run_command
+from support.filling import fill
 
 import tidelog.pipeline.spark
 from tidelog.pipeline.lake.ddl import parse_schema

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounting import mounted
+from support.mounting import mounted
 
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
 from tidelog.pipeline.lake.load import load

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run as run_command
+from support.cli import run as run_command
 
 from tidelog.client.offsets import FORMS
 from tidelog.pipeline.lake.jobs import Progress

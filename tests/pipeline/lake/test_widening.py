@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from cli import run as run_command
-from filling import fill, make_topic
 from pipeline.lake.conftest import plain
 from pipeline.lake.test_kills import DeadlyFiles, load_here
+from support.cli import run as run_command
+from support.filling import fill, make_topic
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.files import LocalFiles

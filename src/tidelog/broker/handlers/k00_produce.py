@@ -14,7 +14,7 @@ With acks=0 there is no answer; an error then closes the connection, as in Kafka
 With acks=all the answer waits until the high watermark has passed (stage two), while
 the connection goes on with the next request.
 
-A batch that takes long to open (``broker/rewriting.py``) is opened by another process, and the
+A batch that takes long to open (``partition/validation.py``) is opened by another process, and the
 connection's next requests wait for it: what a client sends is appended in the order it was sent.
 """
 
@@ -25,11 +25,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.connection import Pending
+from tidelog.broker.deferred import client_id
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import client_id
-from tidelog.broker.offload import Job, Work
-from tidelog.broker.partition import Partition
-from tidelog.broker.rewriting import (
+from tidelog.broker.tracing import printable
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.partition.offload import Job, Work
+from tidelog.partition.partition import Partition
+from tidelog.partition.validation import (
     Budget,
     InvalidRecords,
     OpenElsewhere,
@@ -37,8 +39,6 @@ from tidelog.broker.rewriting import (
     Rules,
     rewrite_elsewhere,
 )
-from tidelog.broker.tracing import printable
-from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.batch import stamp_append_time
 from tidelog.wire.hot import (
     Produced,

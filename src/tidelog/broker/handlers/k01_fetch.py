@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from tidelog.broker.connection import Pending
 from tidelog.broker.dispatch import Frame, raw_api
 from tidelog.broker.fetch_sessions import FetchSession
-from tidelog.broker.partition import Partition
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.partition.partition import Partition
 from tidelog.wire.hot import (
     Fetched,
     FetchHead,

@@ -17,11 +17,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.offload import Job, Work
-from tidelog.broker.partition import Partition
-from tidelog.broker.rewriting import Budget
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log import timestamps
+from tidelog.partition.offload import Job, Work
+from tidelog.partition.partition import Partition
+from tidelog.partition.validation import Budget
 from tidelog.wire.compression import DecompressedTooLarge
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,

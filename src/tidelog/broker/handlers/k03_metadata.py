@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
+from tidelog.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
 from tidelog.new_topic import NewTopic
 from tidelog.topic_partition import check_name
 from tidelog.wire.messages.metadata import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import client_id, read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import client_id, read_request, reply_later
-from tidelog.coordinators.service import Codes, CommitRow
+from tidelog.coordinators.groups.service import Codes, CommitRow
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordinators.offsets import Committed, GroupOffsets
+from tidelog.coordinators.groups.offsets import Committed, GroupOffsets
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordination.keeper import KeeperError
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,

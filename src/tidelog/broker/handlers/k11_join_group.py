@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import client_id, read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import client_id, read_request, reply_later
-from tidelog.coordinators.members import Join, JoinResult
+from tidelog.coordinators.groups.members import Join, JoinResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.join_group import (
     JoinGroupRequest,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import client_id, read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import client_id, read_request, reply_later
 from tidelog.errors import ApiError
 from tidelog.wire.messages.leave_group import (
     LeaveGroupRequest,

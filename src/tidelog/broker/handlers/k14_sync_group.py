@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import read_request, reply_later
-from tidelog.coordinators.members import SyncResult
+from tidelog.coordinators.groups.members import SyncResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

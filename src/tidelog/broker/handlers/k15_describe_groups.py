@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordinators.group import ClassicGroup
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.classic_group import ClassicGroup
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_groups import (
     DescribedGroup,

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 

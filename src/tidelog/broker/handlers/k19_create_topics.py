@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import describe_topic
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, for_each, in_time
-from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import INTERNAL_TOPICS
+from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
+from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,

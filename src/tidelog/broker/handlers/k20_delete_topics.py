@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, for_each, in_time
-from tidelog.coordination.keeper import KeeperError
+from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,

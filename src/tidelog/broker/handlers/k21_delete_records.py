@@ -14,8 +14,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.partition import Partition
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.partition.partition import Partition
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

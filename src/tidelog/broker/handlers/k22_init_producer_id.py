@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordination.keeper import KeeperError
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,

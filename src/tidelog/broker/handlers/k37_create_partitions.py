@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, for_each, in_time
-from tidelog.coordination.keeper import KeeperError
-from tidelog.coordination.metadata import INTERNAL_TOPICS
+from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
+from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, in_time
+from tidelog.broker.timeouts import deadline, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, in_time
-from tidelog.coordination.elections import target
-from tidelog.coordination.metadata import ClusterMetadata
-from tidelog.coordination.moves import plan_move
-from tidelog.coordination.partition_states import Key
+from tidelog.broker.timeouts import deadline, in_time
+from tidelog.controller.elections import target
+from tidelog.controller.partition_states import Key
+from tidelog.controller.reassignments import plan_move
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.metadata import ClusterMetadata
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -24,7 +24,7 @@ from tidelog.wire.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.membership import Membership
+    from tidelog.controller.membership import Membership
 
 
 @api(AlterPartitionReassignmentsRequest, versions=(0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.broker.in_time import deadline, in_time
+from tidelog.broker.timeouts import deadline, in_time
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import read_request, reply_later
-from tidelog.coordinators.service import Codes
+from tidelog.coordinators.groups.service import Codes
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequest,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordination.cluster_controller import IsrChange
+from tidelog.controller.cluster_controller import IsrChange
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition import (
     AlterPartitionRequest,

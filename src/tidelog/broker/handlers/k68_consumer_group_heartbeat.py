@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.deferred import client_id, read_request, reply_later
 from tidelog.broker.dispatch import Frame, raw_api
-from tidelog.broker.later import client_id, read_request, reply_later
-from tidelog.coordinators.consumer_members import (
+from tidelog.coordinators.groups.consumer_members import (
     LEFT,
     LEFT_FOR_A_WHILE,
     Beat,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordinators.assignors import NO_SLOTS, Slot
-from tidelog.coordinators.consumer_group import ConsumerGroup
-from tidelog.coordinators.consumer_members import by_topic
-from tidelog.coordinators.states import State
+from tidelog.coordinators.groups.assignors import NO_SLOTS, Slot
+from tidelog.coordinators.groups.consumer_group import ConsumerGroup
+from tidelog.coordinators.groups.consumer_members import by_topic
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.consumer_group_describe import (
     Assignment,

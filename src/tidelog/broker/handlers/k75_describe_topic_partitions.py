@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
 from tidelog.broker.dispatch import Client, api
-from tidelog.coordination.metadata import TopicInfo
 from tidelog.errors import ErrorCode
+from tidelog.metadata import TopicInfo
 from tidelog.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

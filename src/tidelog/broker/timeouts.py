@@ -1,0 +1,77 @@
+"""Decisions within the time that a request gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import KeeperError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_ROWS_AT_A_TIME = 1_000
+
+
+def deadline(broker: Broker, timeout_ms: int) -> float | None:
+    """When the time of a request is up.  Never without ``timeout_ms`` (zero or less), and with one
+    broker."""
+    if broker.member is None or timeout_ms <= 0:
+        return None
+    return broker.clock.monotonic() + timeout_ms / 1000
+
+
+async def for_each(rows: Iterable[R], work: Callable[[R], Coroutine[Any, Any, T]]) -> list[T]:
+    """Do ``work`` for the rows of a request, a limited number at a time.
+
+    A request of a few kilobytes may name thousands of topics, and each takes memory while it
+    waits for the controller.
+    """
+    rest, done = iter(rows), list[T]()
+    while part := list(islice(rest, _ROWS_AT_A_TIME)):
+        done += await asyncio.gather(*map(work, part))
+    return done
+
+
+async def in_time(broker: Broker, work: Coroutine[Any, Any, T], until: float | None) -> T:
+    """Await a decision of the controller; REQUEST_TIMED_OUT when the request's time is up.
+
+    What has begun then goes on, as in Kafka: others may wait for the same, and half of it may be
+    written.
+    """
+    if until is None:
+        return await work
+    left = until - broker.clock.monotonic()
+    if left <= 0:
+        work.close()
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no time was left to begin with it")
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    task = broker.spawn(_settle(outcome, work))
+    task.add_done_callback(lambda _: work.close())  # if we stop before it has begun
+    try:
+        async with asyncio.timeout(left):
+            return await outcome
+    except TimeoutError:
+        problem = broker.keeper.problem()
+        if not problem:
+            problem = "not done within timeout_ms, and may still be: look before you repeat it"
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, problem) from None
+
+
+async def _settle(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
+    try:
+        result = await work
+    except Exception as error:
+        if not outcome.done():
+            outcome.set_exception(error)
+        elif not isinstance(error, (ApiError, KeeperError, OSError)):
+            raise  # a bug of ours, and nobody waits any more
+    else:
+        if not outcome.done():
+            outcome.set_result(result)

@@ -1,0 +1,237 @@
+"""A consumer group as records: what is written when something changes, and read again.
+
+A group marks what has changed (a kind of record and whose); the records are made when they
+are written, from the group as it is then.  Who is not there any more gets a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from tidelog.coordinators.groups.assignors import Slots
+from tidelog.coordinators.groups.consumer_members import (
+    Classic,
+    ConsumerMember,
+    MemberState,
+    by_topic,
+    slots_of,
+)
+from tidelog.coordinators.records import (
+    AssignedPartitions,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    GroupMetadataKey,
+)
+
+if TYPE_CHECKING:
+    from tidelog.coordinators.groups.consumer_state import ConsumerState
+
+
+class Kind(IntEnum):
+    """What can change, in the order in which it is written."""
+
+    CLASSIC = 0  # only ever a tombstone: the group was a classic one
+    MEMBER = 1
+    REGEX = 2
+    GROUP = 3
+    TARGET = 4
+    TARGET_EPOCH = 5
+    CURRENT = 6
+
+
+Dirty = tuple[Kind, str]  # what, and whose: member id or pattern
+
+_OF_MEMBERS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
+
+
+def records(group: ConsumerState, dirty: Iterable[Dirty]) -> list[CoordinatorRecord]:
+    """What is to be written.
+
+    Members that are gone come first, and lose what they have before their name: Kafka
+    does not read it in another order.
+    """
+
+    def order(row: Dirty) -> tuple[bool, int, str]:
+        kind, name = row
+        there = kind not in _OF_MEMBERS or name in group.members
+        return there, kind if there else -kind, name
+
+    return [_record(group, kind, name) for kind, name in sorted(dirty, key=order)]
+
+
+def everything(group: ConsumerState) -> set[Dirty]:
+    """Everything that the log should say about a group."""
+    found = {(Kind.GROUP, ""), (Kind.TARGET_EPOCH, "")}
+    found |= {(kind, member_id) for kind in _OF_MEMBERS for member_id in group.members}
+    return found | {(Kind.REGEX, pattern) for pattern in group.regexes}
+
+
+def tombstones(group: ConsumerState) -> list[CoordinatorRecord]:
+    """What deletes it all."""
+    dirty = sorted(everything(group), reverse=True)  # what a member has before its name
+    rows = [_record(group, kind, name) for kind, name in dirty if kind is not Kind.GROUP]
+    rows.append(_record(group, Kind.GROUP, ""))
+    return [CoordinatorRecord(row.key, None) for row in rows]
+
+
+def _record(group: ConsumerState, kind: Kind, name: str) -> CoordinatorRecord:
+    group_id, member = group.group_id, group.members.get(name)
+    if kind is Kind.CLASSIC:
+        return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+    if kind is Kind.GROUP:
+        return CoordinatorRecord(
+            ConsumerGroupMetadataKey(group_id=group_id),
+            ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.metadata_hash),
+        )
+    if kind is Kind.TARGET_EPOCH:
+        return CoordinatorRecord(
+            ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=group.target_epoch),
+        )
+    if kind is Kind.REGEX:
+        return _regex_record(group, name)
+    if kind is Kind.MEMBER:
+        key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=name)
+        return CoordinatorRecord(key, None if member is None else _member_value(member))
+    if kind is Kind.TARGET:
+        target = group.targets.get(name)
+        rows = None
+        if member is not None and target is not None:
+            rows = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=by_topic(target))
+        return CoordinatorRecord(
+            ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=name), rows
+        )
+    current = None
+    if member is not None:
+        current = ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state,
+            assigned_partitions=_with_epochs(member, member.assigned),
+            partitions_pending_revocation=_with_epochs(member, member.revoking),
+        )
+    return CoordinatorRecord(
+        ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=name), current
+    )
+
+
+def _with_epochs(member: ConsumerMember, slots: Slots) -> list[AssignedPartitions]:
+    return [
+        AssignedPartitions(
+            topic_id=row.topic_id,
+            partitions=row.partitions,
+            assignment_epochs=[member.assigned_at[row.topic_id, i] for i in row.partitions],
+        )
+        for row in by_topic(slots)
+    ]
+
+
+def _regex_record(group: ConsumerState, pattern: str) -> CoordinatorRecord:
+    key = ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=pattern)
+    topics = group.regexes.get(pattern)
+    if topics is None:
+        return CoordinatorRecord(key, None)
+    value = ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=0, timestamp=0)
+    return CoordinatorRecord(key, value)
+
+
+def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
+    classic = None
+    if member.classic is not None:
+        classic = ClassicMemberMetadata(
+            session_timeout_ms=member.classic.session_ms,
+            supported_protocols=[
+                ClassicProtocol(name=name, metadata=data) for name, data in member.classic.protocols
+            ],
+        )
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.regex,
+        rebalance_timeout_ms=member.rebalance_ms,
+        server_assignor=member.assignor,
+        classic_member_metadata=classic,
+    )
+
+
+def replay(group: ConsumerState, record: CoordinatorRecord) -> None:
+    """Be what a record says.  Compaction may have removed others before it."""
+    key, value = record.key, record.value
+    if isinstance(value, ConsumerGroupMetadataValue):
+        group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
+    elif isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
+        group.target_epoch = value.assignment_epoch
+    elif isinstance(key, ConsumerGroupRegularExpressionKey):
+        group.regexes.pop(key.regular_expression, None)
+        if isinstance(value, ConsumerGroupRegularExpressionValue):
+            group.regexes[key.regular_expression] = frozenset(value.topics)
+    elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
+        group.targets.pop(key.member_id, None)
+        if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
+            group.targets[key.member_id] = slots_of(value.topic_partitions)
+    elif isinstance(value, ConsumerGroupMemberMetadataValue):
+        assert isinstance(key, ConsumerGroupMemberMetadataKey)
+        _replay_member(_member(group, key.member_id), value)
+        if value.instance_id is not None:
+            group.static[value.instance_id] = key.member_id
+    elif isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+        assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
+        _replay_current(_member(group, key.member_id), value)
+    elif isinstance(key, ConsumerGroupMemberMetadataKey):
+        gone = group.members.pop(key.member_id, None)
+        if gone is not None and group.static.get(gone.instance_id or "") == key.member_id:
+            del group.static[gone.instance_id or ""]
+
+
+def _member(group: ConsumerState, member_id: str) -> ConsumerMember:
+    found = group.members.get(member_id)
+    if found is None:
+        found = group.members[member_id] = ConsumerMember(member_id)
+    return found
+
+
+def _replay_current(
+    member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue
+) -> None:
+    member.epoch, member.previous_epoch = value.member_epoch, value.previous_member_epoch
+    known = value.state in frozenset(MemberState)
+    member.state = MemberState(value.state) if known else MemberState.UNRELEASED
+    member.assigned = slots_of(value.assigned_partitions)
+    member.revoking = slots_of(value.partitions_pending_revocation)
+    member.assigned_at = {}
+    for row in (*value.assigned_partitions, *value.partitions_pending_revocation):
+        # A record without them is of an older broker: its commits must have the member's epoch.
+        epochs = row.assignment_epochs or [max(member.epoch, 0)] * len(row.partitions)
+        for index, epoch in zip(row.partitions, epochs, strict=False):
+            member.assigned_at[row.topic_id, index] = epoch
+
+
+def _replay_member(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) -> None:
+    member.instance_id, member.rack_id = value.instance_id, value.rack_id
+    member.client_id, member.client_host = value.client_id, value.client_host
+    member.topics = frozenset(value.subscribed_topic_names)
+    member.regex, member.assignor = value.subscribed_topic_regex, value.server_assignor
+    member.rebalance_ms = value.rebalance_timeout_ms
+    classic = value.classic_member_metadata
+    member.classic = None
+    if classic is not None:
+        rows = tuple((row.name, row.metadata) for row in classic.supported_protocols)
+        member.classic = Classic(classic.session_timeout_ms, rows)

@@ -1,0 +1,413 @@
+"""A follower's side of replication: fetch from the leader, append, cut off what has diverged.
+
+There is one fetcher for each broker that leads something we follow.  It fetches all these
+partitions together, in an incremental session (KIP-227): a request names only those that have
+moved.  The leader parks it until there is something new.
+
+A fetch says where our log ends and in which epoch its last batch was written.  If the leader's
+log knows that epoch to end earlier, it says so (KIP-595, the diverging epoch) and we cut our
+log back and ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.client.connection import BrokerUnreachable
+from tidelog.client.peer import Peer
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.metadata import BrokerInfo
+from tidelog.partition.partition import Partition
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+VERSION = 16
+_LIST_OFFSETS_VERSION = 7
+_LATEST, _EARLIEST = -1, -2
+_RETRY_SECONDS = 0.1  # after an error of one partition
+_AFTER_BUG_SECONDS = 1.0
+_TOGETHER_SECONDS = 0.03
+_THROTTLED_SECONDS = 0.5  # the longest wait of a throttled replica before it looks again
+_AT_ONCE = 1 << 20  # bytes appended before others have their turn
+
+Key = tuple[bytes, int]
+
+
+def _hear(asked: asyncio.Future[FetchResponse]) -> None:
+    """It has failed while nobody waited any more: that is no error to be reported."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+class Fetchers:
+    """All fetchers of a broker; says who follows what."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._by_leader: dict[int, LeaderFetcher] = {}
+        self._leader_of: dict[Key, int] = {}
+        self._held = False
+        self._closed = False
+
+    def hold(self) -> None:
+        """Many partitions come one after the other: new ones break off no fetch until
+        :meth:`release`, and then share one."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        for fetcher in self._by_leader.values():
+            fetcher.go_on()
+
+    def follow(self, partition: Partition, leader: int) -> None:
+        """Fetch this partition from ``leader``, from now on."""
+        if self._closed:
+            return  # a late order, while the broker stops
+        key = (partition.topic_id, partition.index)
+        before = self._leader_of.get(key)
+        if before is not None and before != leader:
+            self.forget(partition)
+        self._leader_of[key] = leader
+        fetcher = self._by_leader.get(leader)
+        if fetcher is None:
+            fetcher = self._by_leader[leader] = LeaderFetcher(self._broker, leader)
+            fetcher.task = self._broker.spawn(fetcher.run())
+        fetcher.add(partition)
+        if not self._held:
+            fetcher.go_on()
+
+    def forget(self, partition: Partition) -> None:
+        """Fetch it no longer: we lead it, or have lost it, or nobody leads it."""
+        key = (partition.topic_id, partition.index)
+        leader = self._leader_of.pop(key, None)
+        if leader is None:
+            return
+        fetcher = self._by_leader[leader]
+        fetcher.remove(key)
+        if not fetcher.partitions:
+            del self._by_leader[leader]
+            fetcher.close()
+
+    def close(self) -> None:
+        """Fetch nothing any more, whatever is ordered."""
+        self._closed = True
+        for fetcher in self._by_leader.values():
+            fetcher.close()
+        self._by_leader.clear()
+        self._leader_of.clear()
+
+
+@dataclass(slots=True)
+class _Followed:
+    partition: Partition
+    not_before: float = 0.0
+    sent: tuple[int, int, int, int] | None = None  # what the leader's session knows
+
+
+class LeaderFetcher:
+    """Fetches from one leader."""
+
+    def __init__(self, broker: Broker, leader: int) -> None:
+        self.leader = leader
+        self.partitions: dict[Key, _Followed] = {}
+        self.task: asyncio.Task[None] | None = None
+        self._broker = broker
+        self._settings = broker.settings
+        self._clock = broker.clock
+        self._peer: Peer | None = None
+        self._info: BrokerInfo | None = None
+        self._changed = asyncio.Event()
+        self._session_id = 0
+        self._session_epoch = 0
+        self._forgotten: list[Key] = []
+        self._complained = False
+        self._added = False
+
+    def add(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        known = self.partitions.get(key)
+        if (
+            known is not None
+            and known.partition is partition
+            and known.sent is not None
+            and known.sent[0] == partition.leader_epoch
+        ):
+            return  # only the in-sync set is another: the fetch that is under way goes on
+        self.partitions[key] = _Followed(partition)
+        self._added = True
+
+    def go_on(self) -> None:
+        """Fetch what was added."""
+        if self._added:
+            self._added = False
+            self._changed.set()
+
+    def remove(self, key: Key) -> None:
+        followed = self.partitions.pop(key, None)
+        if followed is not None and followed.sent is not None:
+            self._forgotten.append(key)
+        self._changed.set()
+
+    def close(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        if self._peer is not None:
+            self._peer.close()
+
+    # -- rounds -----------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            ready = self._ready()
+            if not ready:
+                await self._pause(self._next_due())
+                continue
+            try:
+                await self._round(ready)
+                self._complained = False
+            except BrokerUnreachable as error:
+                self._end_session()
+                if not self._complained:
+                    self._complained = True
+                    log.warning("cannot fetch from broker %d: %s", self.leader, error.message)
+                await self._pause(_RETRY_SECONDS)
+            except Exception:
+                # A bug of ours, or an answer without sense; without this task nothing is
+                # replicated from that leader ever again.
+                log.exception("fetching from broker %d", self.leader)
+                self._end_session()
+                await asyncio.sleep(_AFTER_BUG_SECONDS)
+
+    def _ready(self) -> list[tuple[Key, _Followed]]:
+        now = self._clock.monotonic()
+        wait = self._broker.follower_throttle.wait_seconds
+        for followed in self.partitions.values() if wait else ():
+            if followed.partition.throttled_follower and not followed.partition.caught_up:
+                # Not for long: the rate may be raised meanwhile.
+                soon = now + min(wait, _THROTTLED_SECONDS)
+                followed.not_before = max(followed.not_before, soon)
+        return [item for item in self.partitions.items() if item[1].not_before <= now]
+
+    def _next_due(self) -> float | None:
+        if not self.partitions:
+            return None
+        due = min(followed.not_before for followed in self.partitions.values())
+        return max(0.001, due - self._clock.monotonic())
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait for a while, or until something changes."""
+        self._changed.clear()
+        self._added = False
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _connection(self) -> Peer:
+        info = self._broker.metadata.brokers.get(self.leader) or self._broker.known_brokers.get(
+            self.leader
+        )
+        if info is None:
+            raise BrokerUnreachable(f"broker {self.leader} is not there")
+        if self._peer is None or info != self._info:
+            if self._peer is not None:
+                self._peer.close()
+            self._end_session()
+            self._session_id = 0
+            self._peer, self._info = self._broker.peer(info), info
+        return self._peer
+
+    async def _round(self, ready: list[tuple[Key, _Followed]]) -> None:
+        peer = self._connection()
+        self._changed.clear()
+        self._added = False
+        request = self._request(ready)
+        wait: int = self._settings["replica.fetch.wait.max.ms"]
+        asking = asyncio.ensure_future(peer.request(request, FetchResponse, VERSION, wait))
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({asking, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                # A thousand partitions come one by one: they share the next request.
+                await asyncio.wait({asking}, timeout=_TOGETHER_SECONDS)
+            if not asking.done():
+                # There are other partitions to fetch now: the leader need not keep us waiting.
+                peer.close()
+                self._end_session()
+                return
+            answer = asking.result()
+        finally:
+            changed.cancel()
+            asking.cancel()
+            asking.add_done_callback(_hear)
+        if answer.error_code:
+            self._end_session()
+            return
+        self._session_id = answer.session_id
+        self._session_epoch = self._session_epoch + 1 if answer.session_id else 0
+        await self._take(answer)
+
+    def _end_session(self) -> None:
+        self._session_epoch = 0  # the next request opens one and closes the one it names
+        self._forgotten.clear()
+        for followed in self.partitions.values():
+            followed.sent = None
+
+    def _request(self, ready: list[tuple[Key, _Followed]]) -> FetchRequest:
+        topics: dict[bytes, FetchTopic] = {}
+        active = {key for key, _ in ready}
+        most: int = self._settings["replica.fetch.max.bytes"]
+        for key, followed in ready:
+            partition = followed.partition
+            start = partition.log.log_start_offset
+            state = (partition.leader_epoch, *partition.log_end(), start)
+            if state == followed.sent and self._session_epoch:
+                continue
+            followed.sent = state
+            topic = topics.get(key[0])
+            if topic is None:
+                topic = topics[key[0]] = FetchTopic(topic_id=key[0], partitions=[])
+            topic.partitions.append(
+                FetchPartition(
+                    partition=key[1],
+                    current_leader_epoch=state[0],
+                    fetch_offset=state[1],
+                    last_fetched_epoch=state[2],
+                    log_start_offset=start,
+                    partition_max_bytes=most,
+                )
+            )
+        forgotten: dict[bytes, list[int]] = {}
+        if self._session_epoch:
+            for key, followed in self.partitions.items():
+                if key not in active and followed.sent is not None:
+                    followed.sent = None
+                    self._forgotten.append(key)
+            for topic_id, index in self._forgotten:
+                # One that was forgotten and followed again is named with its new state.
+                if (topic_id, index) not in active:
+                    forgotten.setdefault(topic_id, []).append(index)
+        self._forgotten.clear()
+        return FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=self._broker.broker_id, replica_epoch=self._broker.broker_epoch
+            ),
+            max_wait_ms=self._settings["replica.fetch.wait.max.ms"],
+            min_bytes=self._settings["replica.fetch.min.bytes"],
+            max_bytes=self._settings["replica.fetch.response.max.bytes"],
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in forgotten.items()
+            ],
+        )
+
+    # -- answers ----------------------------------------------------------------
+
+    async def _take(self, answer: FetchResponse) -> None:
+        done = 0
+        for topic in answer.responses:
+            for row in topic.partitions:
+                key = (topic.topic_id, row.partition_index)
+                followed = self.partitions.get(key)
+                if followed is None or followed.partition.deleted or followed.partition.leads:
+                    continue
+                if followed.sent is None or followed.sent[0] != followed.partition.leader_epoch:
+                    continue  # an answer from before the latest order
+                try:
+                    await self._take_row(followed, row)
+                except (ApiError, OSError) as error:
+                    self._put_off(followed, error)
+                done += len(row.records) if row.records else 0
+                if done >= _AT_ONCE:
+                    done = 0
+                    await asyncio.sleep(0)
+
+    async def _take_row(self, followed: _Followed, row: PartitionData) -> None:
+        partition = followed.partition
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._find_place(partition)
+        elif row.error_code:
+            code = ErrorCode(row.error_code)
+            raise ApiError(code)
+        elif row.diverging_epoch is not None:
+            partition.cut_diverged(row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
+        else:
+            records = None if row.records is None else memoryview(row.records)
+            if records is not None and partition.throttled_follower:
+                self._broker.follower_throttle.took(len(records))
+            now_ms = self._clock.now_ms()
+            partition.replicate(records, row.high_watermark, row.log_start_offset, now_ms)
+
+    def _put_off(self, followed: _Followed, error: ApiError | OSError) -> None:
+        """Let one partition rest; the others go on."""
+        partition = followed.partition
+        followed.not_before = self._clock.monotonic() + _RETRY_SECONDS
+        if isinstance(error, OSError):
+            self._broker.replicas.write_failed(partition.log.directory, error)
+        else:
+            log.debug("%s-%d: %s", partition.topic, partition.index, error.message)
+
+    async def _find_place(self, partition: Partition) -> None:
+        """Our end is not within the leader's log."""
+        epoch = partition.leader_epoch
+        start = await self._leader_offset(partition, _EARLIEST)
+        end = await self._leader_offset(partition, _LATEST)
+        log.warning(
+            "%s-%d: our log ends at %d, the leader's goes from %d to %d",
+            partition.topic,
+            partition.index,
+            partition.log.end_offset,
+            start,
+            end,
+        )
+        if partition.leader_epoch == epoch and not partition.leads and not partition.deleted:
+            partition.find_place(start, end)  # else it is another leader's log that counts
+
+    async def _leader_offset(self, partition: Partition, timestamp: int) -> int:
+        request = ListOffsetsRequest(
+            replica_id=self._broker.broker_id,
+            topics=[
+                ListOffsetsTopic(
+                    name=partition.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=partition.index,
+                            current_leader_epoch=partition.leader_epoch,
+                            timestamp=timestamp,
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = await self._connection().request(
+            request, ListOffsetsResponse, _LIST_OFFSETS_VERSION
+        )
+        row = answer.topics[0].partitions[0]
+        if row.error_code:
+            raise ApiError(ErrorCode(row.error_code))
+        return row.offset

@@ -1,0 +1,501 @@
+"""The partitions on this broker, and the upkeep of their logs.
+
+``apply`` makes the partitions match the cluster's metadata.  Upkeep that takes time
+(syncing, unlinking) runs in one helper thread; the event loop only decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tidelog.clock import Clock
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.log import descriptors
+from tidelog.log.files import remove
+from tidelog.log.flush import Flush
+from tidelog.log.manager import LogManager
+from tidelog.log.segment import let_go_of_maps
+from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.partition.log_dirs import LogDirs
+from tidelog.partition.partition import Partition
+from tidelog.rate_limited_log import DiskTroubles
+from tidelog.settings import LogConfig
+from tidelog.wire.hot import TopicRef
+
+_RETRY_FLUSH_MS = 1000
+_MAPS_KEPT_SECONDS = 5.0
+_DESCRIPTORS = "file descriptors"  # what is short when it is not the disk
+_AT_ONCE = 20  # partitions whose files are made before others have their turn
+
+log = logging.getLogger(__name__)
+
+
+class Replicas:
+    """See the module."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        config_of: Callable[[TopicInfo], LogConfig],
+        broker_id: int,
+        clock: Clock,
+    ) -> None:
+        self.manager = manager
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.by_id: dict[tuple[bytes, int], Partition] = {}
+        self.log_dirs = LogDirs(manager.directories, clock)
+        self._applied = ClusterMetadata()
+        # Partitions that should be here: not made yet, or there is no room on the disk.
+        self._offline: dict[tuple[str, int], TopicInfo] = {}
+        self._to_create: deque[tuple[str, int]] = deque()
+        self._config_of = config_of
+        self.broker_id = broker_id
+        self._clock = clock
+        # Who is told that a leader wants another in-sync set; in a cluster only.
+        self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
+        # Who is told that a partition is served no longer; in a cluster it may be fetched.
+        self.let_go: Callable[[Partition], None] = lambda _: None
+        self._troubles = DiskTroubles(log, clock)
+        self.storage_failing = self._troubles.failing
+        # Flushes wait for nothing but flushes: removing a large log takes seconds.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
+        self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
+        # Flushes to come (None: when the one in flight has ended), and those in flight.
+        self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
+        self._syncing: dict[Partition, tuple[Flush, Future[None]]] = {}
+        self._held: set[Partition] = set()  # no flush of them begins
+
+    # -- following the metadata -------------------------------------------------
+
+    def apply(self, metadata: ClusterMetadata) -> None:
+        """Create, configure and drop partitions so that they match."""
+        before, self._applied = self._applied, metadata
+        same_settings = before.broker_configs == metadata.broker_configs
+        wanted: set[tuple[str, int]] = set()
+        created, later = 0, []
+        for topic in metadata.topics.values():
+            if same_settings and before.topics.get(topic.name) is topic:
+                continue  # one of ten thousand topics has changed, as a rule
+            config: LogConfig | None = None
+            for index, info in enumerate(topic.partitions):
+                if self.broker_id not in info.replicas:
+                    continue
+                key = (topic.name, index)
+                wanted.add(key)
+                config = config or self._config_of(topic)  # once per topic
+                existing = self.partitions.get(key)
+                if existing is None:
+                    if key in self.manager.logs or created < _AT_ONCE:
+                        self._open(topic, index, config)
+                        created += 1
+                    else:
+                        self._offline[key] = topic
+                        later.append(key)
+                    continue
+                existing.leader_epoch = info.leader_epoch
+                existing.in_sync = len(info.isr)
+                if existing.log.config != config:
+                    existing.configure(config)
+        for name, topic in before.topics.items():
+            if metadata.topics.get(name) is topic:
+                continue
+            for index in range(len(topic.partitions)):
+                if (name, index) not in wanted:
+                    self.drop((name, index))
+        if later:
+            if not self._to_create:
+                asyncio.get_running_loop().call_soon(self._create_some)
+            self._to_create += later
+
+    def _create_some(self) -> None:
+        """Make the files of a few new partitions, then let others have their turn.
+
+        Ten thousand take seconds.  Who asks for one that is not there yet gets it at once
+        (see ``find``).
+        """
+        configs: dict[str, LogConfig] = {}
+        for _ in range(min(_AT_ONCE, len(self._to_create))):
+            key = self._to_create.popleft()
+            topic = self._offline.get(key)
+            if topic is not None:  # else it was asked for, or deleted
+                if topic.name not in configs:
+                    configs[topic.name] = self._config_of(topic)
+                self._open(topic, key[1], configs[topic.name])
+        if self._to_create:
+            asyncio.get_running_loop().call_soon(self._create_some)
+
+    def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition | None:
+        """Bring a partition up; without room on the disk it stays offline for now."""
+        key = (topic.name, index)
+        found = self.manager.logs.get(key)
+        try:
+            if found is None:
+                found = self.manager.create(topic.name, index, topic.topic_id, config)
+        except OSError as error:
+            self._offline[key] = topic
+            self.storage_failed(error.filename or topic.name, error)
+            return None
+        self._offline.pop(key, None)
+        partition = Partition(self, topic.name, index, topic.topic_id, found)
+        partition.configure(config)
+        partition.leader_epoch = topic.partitions[index].leader_epoch
+        partition.in_sync = len(topic.partitions[index].isr)
+        self.partitions[key] = partition
+        self.by_id[topic.topic_id, index] = partition
+        return partition
+
+    # -- following the controller's orders ----------------------------------------
+
+    def take(self, topic: TopicInfo, index: int, info: PartitionInfo) -> Partition | None:
+        """Lead or follow a partition, as the controller says; None if that is old news.
+
+        Raises KAFKA_STORAGE_ERROR if the disk does not let us.
+        """
+        key = (topic.name, index)
+        partition = self.partitions.get(key)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self.drop(key)  # deleted and made again, and we missed it
+            partition = None
+        if partition is None:
+            partition = self._open_replica(topic, index)
+        elif (info.leader_epoch, info.partition_epoch) <= partition.order:
+            return None
+        if info.leader == self.broker_id:
+            partition.lead(info, self.broker_id, self._clock.now_ms())
+        else:
+            partition.follow(info)
+        partition.order = (info.leader_epoch, info.partition_epoch)
+        return partition
+
+    def _open_replica(self, topic: TopicInfo, index: int) -> Partition:
+        key = (topic.name, index)
+        config = self._config_of(topic)
+        found = self.manager.logs.get(key)
+        if found is not None and self.manager.topic_ids.get(key, topic.topic_id) != topic.topic_id:
+            self.manager.set_aside(*key)  # of an older topic of the same name
+            found = None
+        try:
+            if found is None:
+                found = self.manager.create(topic.name, index, topic.topic_id, config)
+        except OSError as error:
+            self.write_failed(error.filename or topic.name, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        partition = Partition(self, topic.name, index, topic.topic_id, found, leads=False)
+        partition.configure(config)
+        self.partitions[key] = partition
+        self.by_id[topic.topic_id, index] = partition
+        return partition
+
+    def keep_only(self, wanted: set[tuple[str, int]]) -> None:
+        """The controller has named all that we have: the rest is of no known topic."""
+        for key in [key for key in self.manager.logs if key not in wanted]:
+            self._let_go(key)
+            try:
+                self.manager.set_aside(*key)
+            except OSError as error:  # nobody serves it; the next start tries again
+                self.storage_failed("-".join(map(str, key)), error)
+
+    def _let_go(self, key: tuple[str, int]) -> Partition | None:
+        """Serve a partition no longer; its files stay."""
+        partition = self.partitions.pop(key, None)
+        if partition is None:
+            return None
+        self.by_id.pop((partition.topic_id, partition.index), None)
+        partition.deleted = True
+        self.let_go(partition)
+        timer = self._flushes.pop(partition, None)
+        if timer:
+            timer.cancel()
+        partition.wake_all()
+        return partition
+
+    def configure(self, topic: TopicInfo) -> None:
+        """A topic has new settings."""
+        config = self._config_of(topic)
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.log.config != config:
+                partition.configure(config)
+
+    async def keep_in_sync_sets(self, max_lag_ms: int) -> None:
+        """Look for followers that have fallen behind, again and again."""
+        while True:
+            await asyncio.sleep(max_lag_ms / 2000)
+            for partition in list(self.partitions.values()):
+                partition.check_lag(self._clock.now_ms(), max_lag_ms)
+
+    def find(self, topic: TopicRef, index: int, metadata: ClusterMetadata) -> Partition:
+        """The partition that a client names, or the error that says why there is none."""
+        if isinstance(topic, bytes):
+            found = self.by_id.get((topic, index))
+            if found is None and topic not in metadata.topic_names:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = metadata.topic_names.get(topic, "")
+        else:
+            found = self.partitions.get((topic, index))
+            name = topic
+        if found is not None:
+            return found
+        waiting = self._offline.get((name, index))
+        if waiting is None:
+            known = metadata.topics.get(name)
+            if known is not None and 0 <= index < len(known.partitions):
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # others have it
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = self._open(waiting, index, self._config_of(waiting))
+        if found is None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return found
+
+    def drop(self, key: tuple[str, int]) -> None:
+        """Delete a partition and its files."""
+        self._offline.pop(key, None)
+        partition = self._let_go(key)
+        if partition is None:
+            return
+        try:
+            doomed = self.manager.delete(*key)
+        except OSError as error:
+            # It stays on disk; who creates the topic again sets it aside.
+            self.storage_failed(partition.log.directory, error)
+            doomed = None
+        if doomed:
+            self._sweeper.submit(shutil.rmtree, doomed, ignore_errors=True)
+
+    # -- flushing ---------------------------------------------------------------
+
+    def flush_now(self, partition: Partition) -> None:
+        """Flush before the producer is answered (flush.messages is reached)."""
+        timer = self._flushes.pop(partition, None)  # this one does the work of that to come
+        if timer:
+            timer.cancel()
+        if partition in self._syncing:  # a log has one flush in flight, and this cannot wait
+            flush, future = self._syncing[partition]
+            if future.cancel():
+                del self._syncing[partition]
+                partition.log.cancel_flush(flush)
+            else:
+                self._settle(partition)
+        try:
+            partition.log.flush()
+        except BaseException:
+            self.flush_later(partition, _RETRY_FLUSH_MS)
+            raise
+        partition.flushed()
+
+    def flush_later(self, partition: Partition, delay_ms: int) -> None:
+        """Flush once, after a while; more records until then share the flush."""
+        if partition in self._flushes and delay_ms > 0:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._flushes.get(partition)
+        if timer:
+            timer.cancel()
+        self._flushes[partition] = loop.call_later(delay_ms / 1000, self._begin_flush, partition)
+
+    def _begin_flush(self, partition: Partition) -> None:
+        self._flushes.pop(partition, None)
+        if partition.deleted:
+            return
+        if partition in self._syncing or partition in self._held:
+            self._flushes[partition] = None  # as soon as that is over
+            return
+        try:
+            flush = partition.log.begin_flush()
+        except OSError as error:
+            self._flush_failed(partition, error)
+            return
+        loop = asyncio.get_running_loop()
+        future = self._thread.submit(flush.carry_out)
+        self._syncing[partition] = flush, future
+        future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._end_flush, partition, done)
+        )
+
+    def _end_flush(self, partition: Partition, done: Future[None]) -> None:
+        if partition not in self._syncing or self._syncing[partition][1] is not done:
+            return  # flush_now was here before
+        self._settle(partition)
+        if partition in self._flushes and self._flushes[partition] is None:
+            self._begin_flush(partition)
+
+    async def hold_flushes(self, partition: Partition) -> None:
+        """Begin no flush until :meth:`release_flushes`; at the end of this none is in flight."""
+        self._held.add(partition)
+        if partition not in self._syncing:
+            return
+        flush, future = self._syncing[partition]
+        if future.cancel():  # it was waiting for those of other partitions
+            del self._syncing[partition]
+            partition.log.cancel_flush(flush)
+            self._flushes.setdefault(partition, None)
+            return
+        ended = asyncio.wrap_future(future)
+        await asyncio.wait([ended])
+        ended.exception()  # that is for _settle
+        if partition in self._syncing:
+            self._settle(partition)
+
+    def release_flushes(self, partition: Partition) -> None:
+        self._held.discard(partition)
+        if partition in self._flushes and self._flushes[partition] is None:
+            self._begin_flush(partition)
+
+    def _settle(self, partition: Partition) -> None:
+        """Note how the flush in flight has ended; waits for it if it has not."""
+        flush, future = self._syncing.pop(partition)
+        error = future.exception()
+        partition.log.end_flush(flush, error)
+        if error is None:
+            partition.flushed()
+            if partition.log.flush_failed and not partition.deleted:
+                self.flush_later(partition, _RETRY_FLUSH_MS)  # it was cut meanwhile
+        elif not partition.deleted:
+            if not isinstance(error, OSError):
+                log.error("%s: flush failed", partition.log.directory, exc_info=error)
+                error = OSError(errno.EINVAL, str(error))  # ours, not the disk's
+            self._flush_failed(partition, error)
+
+    def _flush_failed(self, partition: Partition, error: OSError) -> None:
+        self.write_failed(partition.log.directory, error)
+        self.flush_later(partition, _RETRY_FLUSH_MS)
+
+    async def in_flush_thread(self, work: Callable[[], None]) -> None:
+        """Have something synced."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # -- retention and checkpoints ----------------------------------------------
+
+    async def keep_retention(self, interval_ms: int, producer_expiration_ms: int) -> None:
+        """Let old segments and silent producers go, again and again."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for key in list(self.partitions):
+                # Not the partition itself: this coroutine would keep the last one's files open
+                # after its topic is deleted, until the next turn or for ever.
+                self._keep_retention_of(key, producer_expiration_ms)
+                await asyncio.sleep(0)  # others have their turn between two logs
+
+    async def keep_maps(self, seconds: float = _MAPS_KEPT_SECONDS) -> None:
+        """Unmap what readers had mapped, again and again."""
+        while True:
+            await asyncio.sleep(seconds)
+            let_go_of_maps()
+
+    def _keep_retention_of(self, key: tuple[str, int], producer_expiration_ms: int) -> None:
+        partition = self.partitions.get(key)
+        if partition is None:
+            return
+        try:
+            self.apply_retention(partition)
+        except OSError as error:
+            self.storage_failed(partition.log.directory, error)
+        except Exception:
+            # One sick log must not stop retention for all the others.
+            log.exception("%s: retention failed", partition.log.directory)
+        partition.log.producers.expire(self._clock.now_ms(), producer_expiration_ms)
+
+    def apply_retention(self, partition: Partition) -> None:
+        if partition.deleted:
+            return  # its directory may belong to a new topic of the same name by now
+        files, reason = partition.log.apply_retention(self._clock.now_ms())
+        if not files:
+            return
+        log.info(
+            "%s-%d: dropped segments below offset %d (%s)",
+            partition.topic,
+            partition.index,
+            partition.log.log_start_offset,
+            reason,
+        )
+        self.remove_later(partition, files)
+
+    def remove_later(self, partition: Partition, files: list[str]) -> None:
+        """Remove files that nobody reads any more, after ``file.delete.delay.ms``."""
+        delay = partition.log.config.file_delete_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay, self._remove_files, files)
+
+    def _remove_files(self, files: list[str]) -> None:
+        for path in files:
+            self._sweeper.submit(remove, path)
+
+    async def keep_checkpoints(self, interval_ms: int) -> None:
+        """Write the checkpoints down, again and again."""
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write the checkpoints down, beside other work."""
+        try:
+            await self.in_flush_thread(self.manager.note_checkpoints())
+        except OSError as error:
+            self._checkpoints_failed(error)
+
+    def write_checkpoints(self) -> None:
+        """Write them down now: somebody is to be told that they are."""
+        try:
+            self.manager.write_checkpoints()
+        except OSError as error:
+            self._checkpoints_failed(error)
+
+    def _checkpoints_failed(self, error: OSError) -> None:
+        self.storage_failed(os.path.dirname(error.filename or "") or "checkpoints", error)
+
+    # -- the disk ---------------------------------------------------------------
+
+    def storage_failed(self, directory: str, error: OSError) -> None:
+        """A write did not work: say so; reads go on, and the next write tries again."""
+        reason = descriptors.reason(error)
+        if descriptors.exhausted(error):
+            effect = "what needs a file is refused: raise the limit, or have fewer partitions"
+            self._troubles.failed(_DESCRIPTORS, directory, reason, effect)
+            return
+        place = self.log_dirs.place_of(directory, error) or directory
+        self._troubles.failed(place, directory, reason)
+
+    def write_failed(self, directory: str, error: OSError) -> None:
+        """Records could not be written: in a cluster, others had better lead."""
+        self.storage_failed(directory, error)
+        if not descriptors.exhausted(error):  # the disk is well
+            self.log_dirs.write_failed(directory, error)
+
+    def storage_code(self, key: tuple[str, int]) -> ErrorCode:
+        """What the controller is to know of the disk under a partition."""
+        partition = self.partitions.get(key)
+        if partition is None:
+            return ErrorCode.NONE
+        # Whatever its directory takes: what is to be on disk is not, and may be lost for good.
+        if partition.log.flush_failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.log_dirs.takes_writes(partition.log.directory):
+            return ErrorCode.NONE
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def storage_works(self, directory: str) -> None:
+        for place in (directory, self.log_dirs.directory_of(directory), _DESCRIPTORS):
+            if place in self.storage_failing:
+                self._troubles.works(place, directory)
+
+    def close(self) -> dict[str, OSError]:
+        """Stop upkeep and close the logs cleanly; returns what is not on disk, and why."""
+        for timer in self._flushes.values():
+            if timer:
+                timer.cancel()
+        self._thread.shutdown(wait=True)
+        for partition, (flush, future) in self._syncing.items():
+            partition.log.end_flush(flush, future.exception())
+        self._syncing.clear()
+        self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
+        return self.manager.close()
+
+
+def _nobody(partition: Partition, isr: tuple[int, ...]) -> None:
+    """There is no controller to ask."""

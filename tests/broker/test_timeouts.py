@@ -1,0 +1,93 @@
+"""What a request is told whose work takes too long, fails, or has a bug."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidelog.broker.timeouts import deadline, for_each, in_time
+from tidelog.clock import FakeClock, SystemClock
+from tidelog.errors import ApiError, ErrorCode
+
+_LONG = 600_000  # ms
+
+
+Work = Callable[[asyncio.Event], Coroutine[Any, Any, str]]  # hears when the answer is out
+
+
+def run(work: Work, timeout_ms: int = _LONG) -> tuple[str, BaseException | None]:
+    """On a broker of a cluster: what is answered, and how the work ended."""
+
+    async def go() -> tuple[str, BaseException | None]:
+        answered = asyncio.Event()
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(settling: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            tasks.append(asyncio.create_task(settling))
+            return tasks[0]
+
+        keeper = SimpleNamespace(problem=lambda: "")
+        broker: Any = SimpleNamespace(member=True, spawn=spawn, keeper=keeper, clock=SystemClock())
+        try:
+            answer = await in_time(broker, work(answered), deadline(broker, timeout_ms))
+        except ApiError as error:
+            answer = error.code.name
+        answered.set()
+        await asyncio.wait(tasks)
+        return answer, tasks[0].exception()
+
+    return asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def fails(error: Exception, *, late: bool = False) -> Work:
+    async def work(answered: asyncio.Event) -> str:
+        if late:
+            await answered.wait()
+        raise error
+
+    return work
+
+
+def test_done_or_refused() -> None:
+    assert run(lambda _: asyncio.sleep(0, "done")) == ("done", None)
+    assert run(fails(ApiError(ErrorCode.NOT_CONTROLLER))) == ("NOT_CONTROLLER", None)
+
+
+def test_a_bug_is_told_at_once() -> None:
+    """And not as a request that may still be carried out."""
+    with pytest.raises(ZeroDivisionError):
+        run(fails(ZeroDivisionError()))
+
+
+def test_what_takes_too_long_goes_on() -> None:
+    refused, bug = ApiError(ErrorCode.NOT_CONTROLLER), ZeroDivisionError()
+    assert run(fails(refused, late=True), 1) == ("REQUEST_TIMED_OUT", None)
+    assert run(fails(bug, late=True), 1) == ("REQUEST_TIMED_OUT", bug), "to be heard of in the log"
+
+
+def test_what_has_not_begun_when_the_time_is_up_does_not_begin() -> None:
+    begun: list[int] = []
+
+    async def go() -> list[str]:
+        broker: Any = SimpleNamespace(member=True, clock=FakeClock())
+        until = deadline(broker, 1_000)
+
+        async def work(row: int) -> str:
+            try:
+                return await in_time(broker, late(row), until)
+            except ApiError as error:
+                return error.code.name
+
+        async def late(row: int) -> str:
+            begun.append(row)
+            return "done"
+
+        broker.clock.advance(1_000)
+        return await for_each(range(2_500), work)
+
+    assert asyncio.run(go()) == ["REQUEST_TIMED_OUT"] * 2_500
+    assert not begun

@@ -1,0 +1,85 @@
+"""Admin requests of a member: the answer comes when the broker knows what was changed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidelog.clock import FakeClock
+from tidelog.controller import admin as cluster_admin
+from tidelog.controller.admin import ClusterAdmin
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.embedded import EmbeddedKeeper
+from tidelog.keeper.registry import Registry
+from tidelog.metadata import ClusterMetadata, TopicInfo
+from tidelog.new_topic import NewTopic
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_topic_that_is_deleted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Of a topic that was created and deleted again this broker may never hear: nobody waits."""
+    monkeypatch.setattr(cluster_admin, "_LOOK_SECONDS", 0.01)
+    topic = TopicInfo("t", b"t" * 16, ())
+
+    async def create(*_: object, **__: object) -> TopicInfo:
+        if exists:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+        return topic
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def govern(work: Any) -> Any:
+        return await work
+
+    async def run() -> None:
+        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+        member: Any = SimpleNamespace(
+            controller=SimpleNamespace(create_topic=create),
+            govern=govern,
+            registry=Registry(keeper, FakeClock()),
+        )
+        broker: Any = SimpleNamespace(
+            metadata=ClusterMetadata(), next_metadata=never, clock=FakeClock()
+        )
+        admin = ClusterAdmin(broker, member)
+        async with asyncio.timeout(20):
+            if exists:
+                with pytest.raises(ApiError):
+                    await admin.create_topic(NewTopic("t", 1, 1))
+            else:
+                assert await admin.create_topic(NewTopic("t", 1, 1)) is topic
+        await keeper.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> None:
+    """It was told that it is the controller before it is ready to decide."""
+    done = []
+
+    async def delete(name: str) -> None:
+        done.append(name)
+
+    async def run() -> None:
+        member: Any = SimpleNamespace(controller=None)
+
+        async def reachable() -> None:
+            member.controller = SimpleNamespace(delete_topic=delete)
+
+        async def govern(work: Any) -> Any:
+            return await work
+
+        member.reachable, member.govern = reachable, govern
+        broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
+        async with asyncio.timeout(20):
+            await ClusterAdmin(broker, member).delete_topic("t")
+
+    asyncio.run(run())
+    assert done == ["t"]

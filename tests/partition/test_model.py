@@ -1,0 +1,377 @@
+"""Three replicas of one partition, with real logs, through random histories.
+
+Everything happens that may: appends, fetches, changes of the in-sync set that are decided
+late, never or twice, elections at any moment, restarts, leaders that do not know yet that
+they were replaced, records that are deleted.  What was ever below a high watermark stays what
+it was, or is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.log_support import SEED, make_batch
+from support.waiting import comes_true
+
+from tidelog.clock import FakeClock
+from tidelog.controller import elections
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.log.log import Log
+from tidelog.log.manager import LogManager
+from tidelog.metadata import PartitionInfo, TopicInfo
+from tidelog.partition.partition import Partition
+from tidelog.partition.replicas import Replicas
+from tidelog.settings import LogConfig, Settings
+from tidelog.wire.records import decode_batch, split_batches
+
+BROKERS = (1, 2, 3)
+TOPIC = TopicInfo("t", b"\1" * 16, (), {})
+KEY = ("t", 0)
+CONFIG = LogConfig.of(Settings.of(), {"segment.bytes": "400"})
+
+
+class Replica:
+    """One broker: its log survives a restart, what is in memory does not."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world = world
+        self.broker_id = broker_id
+        self.path = str(world.path / str(broker_id))
+        self.start()
+
+    def start(self) -> None:
+        self.manager = LogManager([self.path], self.world.clock)
+        self.manager.open()
+        self.manager.load(lambda _: CONFIG, lambda *_: None)
+        self.replicas = Replicas(self.manager, lambda _: CONFIG, self.broker_id, self.world.clock)
+        self.replicas.propose_isr = self.propose
+        self.up = True
+        self.proposal: tuple[int, tuple[int, ...], int] | None = None
+
+    def crash(self) -> None:
+        """kill -9: the page cache stays, checkpoints are as old as the last one."""
+        if self.world.random.random() < 0.5:
+            self.manager.write_checkpoints()
+        self.up = False
+        self.manager.release()
+
+    def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        assert partition.in_sync_state is not None
+        partition.in_sync_state.propose(isr)
+        self.proposal = (partition.leader_epoch, isr, partition.in_sync_state.partition_epoch)
+
+    @property
+    def partition(self) -> Partition | None:
+        return self.replicas.partitions.get(KEY) if self.up else None
+
+
+class World:
+    """The controller's knowledge, the brokers, and what was ever committed."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self.random = random.Random(f"{SEED} {seed}")
+        self.clock = FakeClock()
+        self.info = PartitionInfo(1, 0, BROKERS, BROKERS)
+        self.live = set(BROKERS)
+        self.committed: dict[int, bytes] = {}
+        self.number = 0
+        self.history: list[str] = []
+        self.replicas = {broker: Replica(self, broker) for broker in BROKERS}
+        for broker in BROKERS:
+            self.tell(broker)
+
+    # -- what may happen ----------------------------------------------------------
+
+    def tell(self, broker: int) -> None:
+        """An order of the controller arrives (others may never hear of it)."""
+        if self.replicas[broker].up:
+            self.replicas[broker].replicas.take(TOPIC, 0, self.info)
+
+    def append(self) -> None:
+        """A producer finds whoever takes itself for the leader; there may be several."""
+        for replica in self.leaders():
+            for _ in range(self.random.randint(1, 3)):
+                count = self.random.choice((1, 1, 3))
+                numbers = range(self.number, self.number + count)
+                self.number += count
+                batch = memoryview(bytearray(make_batch([str(n).encode() for n in numbers])))
+                assert replica.partition is not None
+                replica.partition.append(batch, 9, self.clock.now_ms())
+
+    def delete(self) -> None:
+        """DeleteRecords, also within a batch."""
+        for replica in self.leaders():
+            partition = replica.partition
+            assert partition is not None
+            if partition.leader_epoch == self.info.leader_epoch:
+                start, end = partition.log.log_start_offset, partition.high_watermark
+                partition.delete_records(self.random.randint(start, end))
+
+    def leaders(self) -> list[Replica]:
+        found = [r for r in self.replicas.values() if r.partition is not None]
+        return [r for r in found if r.partition is not None and r.partition.leads]
+
+    def fetch(self, broker: int) -> None:
+        """A follower fetches from the leader that it knows of, and appends what it gets."""
+        follower = self.replicas[broker].partition
+        if follower is None or follower.leads:
+            return
+        for replica in self.replicas.values():
+            leader = replica.partition
+            if leader is None or leader is follower:
+                continue
+            offset, last_epoch = follower.log_end()
+            try:
+                leader.check_leader(follower.leader_epoch)
+                parts = leader.diverging(offset, last_epoch) if last_epoch >= 0 else None
+                if parts is not None:
+                    follower.cut_diverged(*parts)
+                    return
+                leader.follower_fetched(broker, offset, self.clock.now_ms())
+                found = leader.read_as_follower(
+                    offset, self.random.choice((1, 200, 10_000)), at_least_one=True
+                )
+                high, start = leader.log.high_watermark, leader.log.log_start_offset
+            except ApiError as error:
+                if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    follower.find_place(leader.log.log_start_offset, leader.log.end_offset)
+                continue
+            records = memoryview(bytearray(found.read())) if found else None
+            follower.replicate(records, high, start, self.clock.now_ms())
+
+    def decide(self, broker: int) -> None:
+        """The controller answers a proposal, as its rules are.
+
+        The answer may get lost: then the leader asks again, though the controller may have
+        agreed, and so it does when it is told that its question is old.
+        """
+        replica = self.replicas[broker]
+        partition = replica.partition
+        state = partition.in_sync_state if partition is not None else None
+        if replica.proposal is None or partition is None or state is None:
+            return
+        epoch, isr, partition_epoch = replica.proposal
+        if not partition.leads or state.proposed != isr:
+            replica.proposal = None
+            return
+        info = self.info
+        known = info.leader == broker and info.leader_epoch == epoch
+        if not known or info.partition_epoch != partition_epoch:
+            return
+        eligible = all(b in self.live for b in isr if b not in info.isr)
+        if eligible:
+            self.info = replace(info, isr=isr, partition_epoch=partition_epoch + 1)
+        if self.random.random() < 0.8:
+            replica.proposal = None
+            if eligible:
+                partition.isr_decided(isr, isr, partition_epoch + 1)
+            else:
+                partition.isr_refused(isr)
+
+    def die(self, broker: int) -> None:
+        self.replicas[broker].crash()
+
+    def notice(self) -> None:
+        """The controller learns who lives, and decides; the orders come later, one by one."""
+        self.live = {b for b, r in self.replicas.items() if r.up}
+        after = elections.settle(self.info, self.live)
+        if after is not self.info:
+            self.info = replace(after, partition_epoch=self.info.partition_epoch + 1)
+
+    def come_back(self, broker: int) -> None:
+        """A restarted broker has lost its place in the in-sync set before it may lead."""
+        self.live.discard(broker)
+        after = elections.settle(self.info, self.live)
+        if after is not self.info:
+            self.info = replace(after, partition_epoch=self.info.partition_epoch + 1)
+        self.replicas[broker].start()
+        self.live.add(broker)
+        self.notice()
+        self.tell(broker)
+
+    def forget_a_living_leader(self) -> None:
+        """Its session is over and it does not know: another is elected meanwhile."""
+        others = self.live - {self.info.leader}
+        after = elections.settle(self.info, others)
+        if after is not self.info and after.leader != elections.NOBODY:
+            self.info = replace(after, partition_epoch=self.info.partition_epoch + 1)
+            self.tell(after.leader)
+
+    def step(self) -> None:
+        self.clock.advance(self.random.choice((1, 10, 3000)))
+        broker = self.random.choice(BROKERS)
+        up = self.replicas[broker].up
+        what = self.random.choices(
+            (
+                "append",
+                "fetch",
+                "decide",
+                "tell",
+                "lag",
+                "die",
+                "back",
+                "notice",
+                "zombie",
+                "delete",
+            ),
+            (5, 12, 5, 5, 1, 0.4, 2, 1, 0.5, 0.5),
+        )[0]
+        self.history.append(f"{what} {broker}")
+        if what == "append":
+            self.append()
+        elif what == "fetch" and up:
+            self.fetch(broker)
+        elif what == "decide" and up:
+            self.decide(broker)
+        elif what == "tell":
+            self.tell(broker)
+        elif what == "lag":
+            for replica in self.leaders():
+                assert replica.partition is not None
+                replica.partition.check_lag(self.clock.now_ms(), 2000)
+        elif what == "die" and up:
+            self.die(broker)
+        elif what == "back" and not up:
+            self.come_back(broker)
+        elif what == "notice":
+            self.notice()
+        elif what == "zombie":
+            self.forget_a_living_leader()
+        elif what == "delete":
+            self.delete()
+        self.check()
+
+    def close(self) -> None:
+        for replica in self.replicas.values():
+            replica.manager.release()
+
+    # -- what must hold -----------------------------------------------------------
+
+    def check(self) -> None:
+        for replica in self.replicas.values():
+            partition = replica.partition
+            if partition is None:
+                continue
+            log = partition.log
+            assert log.log_start_offset <= log.high_watermark <= log.end_offset
+            for offset, value in values(partition, log.high_watermark).items():
+                known = self.committed.setdefault(offset, value)
+                assert known == value, (
+                    f"broker {replica.broker_id}, offset {offset}: {value!r}, "
+                    f"but {known!r} was committed; {self.history}"
+                )
+
+
+def values(partition: Partition, end: int) -> dict[int, bytes]:
+    found = partition.log.read(partition.log.log_start_offset, 1 << 30, end, at_least_one=True)
+    result: dict[int, bytes] = {}
+    start = position = partition.log.log_start_offset
+    while found is not None:
+        for batch in split_batches(found.read()):
+            for record in decode_batch(batch):
+                if record.offset >= start:
+                    result[record.offset] = record.value or b""
+                position = record.offset + 1
+        found = partition.log.read(position, 1 << 30, end, at_least_one=True)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
+    async def run() -> None:
+        world = World(quick_path, seed)
+        for _ in range(150):
+            world.step()
+        # In the end all are well: they agree on everything, and nothing committed is missing.
+        for broker, replica in world.replicas.items():
+            if not replica.up:
+                world.come_back(broker)
+        for _ in range(40):
+            world.notice()
+            for broker in BROKERS:
+                world.tell(broker)
+                world.fetch(broker)
+                world.decide(broker)
+            world.check()
+        logs = [values_of(world.replicas[broker]) for broker in BROKERS]
+        # A crash may take back what was deleted, for some of them.
+        start = max(log_of(replica).log_start_offset for replica in world.replicas.values())
+        logs = [{offset: log[offset] for offset in log if offset >= start} for log in logs]
+        assert logs[0] == logs[1] == logs[2], world.history
+        for offset, value in world.committed.items():
+            assert offset < start or logs[0].get(offset) == value, (offset, world.history)
+        assert sorted(world.info.isr) == [1, 2, 3]
+        world.close()
+
+    asyncio.run(run())
+
+
+def values_of(replica: Replica) -> dict[int, bytes]:
+    assert replica.partition is not None
+    return values(replica.partition, replica.partition.log.end_offset)
+
+
+def log_of(replica: Replica) -> Log:
+    assert replica.partition is not None
+    return replica.partition.log
+
+
+def alone_in_sync(path: Path, config: dict[str, str] | None = None) -> tuple[World, Partition]:
+    """Broker 1 leads, nobody else is in sync, and each fetch is answered with all there is."""
+    world = World(path, 0)
+    world.info = replace(world.info, isr=(1,), partition_epoch=1)
+    leader = world.replicas[1].partition
+    assert leader is not None
+    for broker in BROKERS:
+        world.tell(broker)
+    leader.configure(LogConfig.of(Settings.of(), config))  # an answer ends where a segment does
+    world.random.choice = max  # type: ignore[assignment]  # of the sizes of an answer
+    return world, leader
+
+
+def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:
+    """Something is appended before each of its fetches, and committed without it at first."""
+
+    async def run() -> None:
+        world, leader = alone_in_sync(quick_path)
+        for _ in range(10):
+            world.append()
+            assert leader.high_watermark == leader.log.end_offset, "nobody is waited for"
+        for _ in range(10):
+            world.append()
+            world.fetch(2)
+            world.append()
+            world.decide(1)
+            world.check()
+        assert world.info.isr == (1, 2)
+        world.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("throttled", [False, True])
+def test_a_follower_that_was_coming_back_dies(
+    quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch, throttled: bool
+) -> None:
+    """What is appended meanwhile is committed without it, a little later; at once, if it is the
+    leader that makes it wait."""
+    monkeypatch.setattr("tidelog.partition.partition._AWAIT_SECONDS", 0.01)
+
+    async def run() -> None:
+        names = {"leader.replication.throttled.replicas": "*"} if throttled else {}
+        world, leader = alone_in_sync(quick_path, names)
+        for _ in range(2):
+            world.append()
+            world.fetch(2)
+        before = leader.log.end_offset
+        world.append()
+        assert leader.high_watermark == (leader.log.end_offset if throttled else before)
+        await comes_true(lambda: leader.high_watermark == leader.log.end_offset)
+        world.close()
+
+    asyncio.run(run())
