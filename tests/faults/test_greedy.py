@@ -230,3 +230,11 @@ def test_topics_of_a_request_are_deleted_some_at_a_time():
     assert [row.name for row in answer] == [row.name for row in rows]
     codes = [row.error_code for row in answer]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 30_000 + [ErrorCode.NONE]
+
+
+def test_a_topic_named_a_thousand_times_is_deleted_once(client):
+    rows = [DeleteTopicState(name="made")] * 1_000
+    request = DeleteTopicsRequest(topics=rows, timeout_ms=60_000)
+    client.create_topic("made")
+    (answer,) = client.call(request, DeleteTopicsResponse, 6).responses
+    assert (answer.name, answer.error_code) == ("made", ErrorCode.NONE)

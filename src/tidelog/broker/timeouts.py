@@ -62,6 +62,8 @@ async def in_time(broker: Broker, work: Coroutine[Any, Any, T], until: float | N
         if not problem:
             problem = "not done within timeout_ms, and may still be: look before you repeat it"
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, problem) from None
+    finally:
+        del outcome  # its exception refers to this frame: thousands of them would wait for the gc
 
 
 async def _settle(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
@@ -75,3 +77,5 @@ async def _settle(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> N
     else:
         if not outcome.done():
             outcome.set_result(result)
+    finally:
+        del outcome  # as above

@@ -31,7 +31,7 @@ async def delete_topics(
     """Delete topics."""
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     work = partial(_delete, broker, deadline(broker, request.timeout_ms))
-    rows = await for_each(wanted, work)
+    rows = await for_each({(row.name, row.topic_id): row for row in wanted}.values(), work)
     return DeleteTopicsResponse(responses=rows)
 
 
