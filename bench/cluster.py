@@ -38,10 +38,11 @@ from bench.wire import (
     try_produce,
 )
 from tidelog.client import admin
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.partitions import LATEST, list_offsets
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.topic_partition import TopicPartition
 
 SIZES = {"1 record": 0, "16 KiB": 16 << 10, "1 MiB": 1 << 20}
 WINDOW = 5

@@ -1,4 +1,4 @@
-"""Which topic names and partition indexes are legal, and the directory of a partition.
+"""``TopicPartition``; which topic names and partition indexes are legal; a partition's directory.
 
 A partition is a directory of its name.  Every path of a partition is made by
 :func:`directory_name`, so that no name from the network leads out of ``log.dirs``.
@@ -7,12 +7,23 @@ A partition is a directory of its name.  Every path of a partition is made by
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
 
 MAX_NAME = 249
 _MAX_FILE_NAME = 255
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; ``str`` gives ``topic-0``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 def check_name(name: str) -> None:

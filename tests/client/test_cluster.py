@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from tidelog.client import admin
 from tidelog.client.admin import Change, Resource
-from tidelog.client.cluster import Cluster, TopicPartition, error_of
+from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.offsets import Extent, parse_position
 from tidelog.client.partitions import (
     LATEST,
@@ -21,6 +21,7 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 
 T0 = SystemClock().now_ms() - 3_600_000  # old records, but not too old to be kept
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from support.waiting import until
 
 from tidelog.client import admin
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.fetcher import Fetched, Fetcher, read_records, records_of
 from tidelog.client.offsets import Extent
@@ -20,6 +20,7 @@ from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.batch import CONTROL
 from tidelog.wire.records import encode_batch
 

@@ -11,12 +11,13 @@ from client.scripted import ScriptedBroker, metadata, tell
 from support.waiting import until
 
 from tidelog.client import admin
-from tidelog.client.cluster import LEADER_MOVED, Cluster, TopicPartition
+from tidelog.client.cluster import LEADER_MOVED, Cluster
 from tidelog.client.fetcher import Fetched, Fetcher
 from tidelog.client.groups import delete_groups, list_groups
 from tidelog.client.partitions import LATEST, list_offsets
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,

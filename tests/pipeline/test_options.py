@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import END, START, Kind, Position
 from tidelog.pipeline.kafka_settings import CONSUMER, PRODUCER, REFUSED_BY_SOURCE
 from tidelog.pipeline.options import (
@@ -19,6 +18,7 @@ from tidelog.pipeline.options import (
 )
 from tidelog.pipeline.ranges import COLUMNS
 from tidelog.pipeline.where import NoRecord
+from tidelog.topic_partition import TopicPartition
 
 NEW_YEAR = 1_767_225_600_000
 SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9093"}

@@ -18,10 +18,11 @@ from support.waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.groups import committed_offsets
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError
+from tidelog.topic_partition import TopicPartition
 
 pytestmark = heavy("java", "mvn")
 

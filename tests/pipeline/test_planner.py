@@ -9,7 +9,6 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
 from tidelog.pipeline.offsets import Lost, StreamOffset
 from tidelog.pipeline.planner import (
@@ -25,6 +24,7 @@ from tidelog.pipeline.planner import (
     ranges_between,
 )
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.topic_partition import TopicPartition
 
 OLD, NEW = b"1" * 16, b"2" * 16
 T0, T1, T2 = (TopicPartition("t", i) for i in range(3))

@@ -18,7 +18,7 @@ from pipeline.planted import Planted, damage, some, transactions
 from support.filling import write_batch
 
 from tidelog.client import admin
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable, Connection
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
@@ -32,6 +32,7 @@ from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import arrow_schema
 from tidelog.pipeline.where import Topics
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.batch import TRANSACTIONAL
 from tidelog.wire.compression import Codec
 from tidelog.wire.messages.fetch import FetchResponse

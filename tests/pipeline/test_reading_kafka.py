@@ -16,7 +16,6 @@ from support.waiting import until
 
 from tidelog.client import admin, partitions
 from tidelog.client.cluster import Cluster
-from tidelog.client.cluster import TopicPartition as Place
 from tidelog.client.offsets import Extent
 from tidelog.errors import ApiError
 from tidelog.new_topic import NewTopic
@@ -25,6 +24,7 @@ from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import ALL_WITH_HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import arrow_schema
+from tidelog.topic_partition import TopicPartition as Place
 
 pytestmark = heavy("java", "mvn")
 SMALL = {"batch__size": 16_384}  # a segment of the test's Kafka has 100 kB

@@ -17,10 +17,11 @@ from support.filling import fill, make_topic, write_batch
 from support.waiting import until
 
 from tidelog.client.admin import delete_topics, grow_topic
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.groups import set_offsets
 from tidelog.client.partitions import delete_records
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 
 HOUR = 3_600_000
 THEN = (time.time_ns() // 1_000_000 // HOUR - 24) * HOUR  # younger than what retention deletes

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.pipeline.offsets import Lost, OffsetFormatError, StreamOffset, same_topic
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 
 names = st.sampled_from(["clicks", "views", "a.b", "version", "topics"])

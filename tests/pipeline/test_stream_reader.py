@@ -18,7 +18,7 @@ from support.stream_query import Query, numbered, values_of
 from support.waiting import until
 
 from tidelog.client.admin import delete_topics, grow_topic
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.groups import committed_offsets, set_offsets
 from tidelog.client.partitions import delete_records, extents
 from tidelog.errors import ApiError
@@ -28,6 +28,7 @@ from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.readers import BatchReader
 from tidelog.pipeline.source import TidelogDataSource
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tidelog.client.connection import (
     CLIENT_ID,
@@ -30,6 +30,7 @@ from tidelog.client.connection import (
 )
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode, describe
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -63,16 +64,6 @@ TOPIC_GONE = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-
-
-class TopicPartition(NamedTuple):
-    """One partition of a topic; ``str`` gives ``topic-0``."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.client.cluster import (
-    LEADER_MOVED,
-    NO_LEADER,
-    TOPIC_GONE,
-    Cluster,
-    TopicPartition,
-    TopicView,
-    error_of,
-)
+from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, TopicView, error_of
 from tidelog.client.connection import BrokerUnreachable, Connection
 from tidelog.client.offsets import Extent
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.batch import CONTROL, MAGIC, is_valid, read_header
 from tidelog.wire.messages.fetch import (
     FetchPartition,

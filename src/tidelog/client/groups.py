@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidelog.client.cluster import Cluster, TopicPartition, error_of
+from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.partitions import in_requests
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, Cluster, TopicPartition, error_of
+from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, Cluster, error_of
 from tidelog.client.offsets import Extent, Position, resolve
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.client.cluster import TopicPartition
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 from tidelog.wire.uuids import parse_uuid, uuid_text
 

@@ -14,10 +14,10 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
 from tidelog.pipeline.offsets import Lost, Offsets, StreamOffset, same_topic
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 
 # For logs that nobody can tell the size of: neither tiny nor huge.

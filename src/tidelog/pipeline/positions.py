@@ -13,14 +13,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TypeVar
 
-from tidelog.client.cluster import (
-    LEADER_MOVED,
-    TOPIC_GONE,
-    TopicPartition,
-    TopicView,
-    check_topic,
-    no_topic,
-)
+from tidelog.client.cluster import LEADER_MOVED, TOPIC_GONE, TopicView, check_topic, no_topic
 from tidelog.client.connection import CannotConnect
 from tidelog.client.fetcher import Fetcher
 from tidelog.client.groups import committed_offsets, set_offsets
@@ -32,6 +25,7 @@ from tidelog.pipeline.options import OptionError, SourceOptions
 from tidelog.pipeline.planner import DEFAULT_BYTES_PER_OFFSET, Logs, Sizes
 from tidelog.pipeline.where import NoRecord, Where
 from tidelog.text import plural
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.batch import MAGIC, read_header
 
 R = TypeVar("R")

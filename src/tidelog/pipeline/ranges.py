@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidelog.client.cluster import TopicPartition
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 
 # The columns of Spark's own Kafka connector, in its order; headers only if asked for.

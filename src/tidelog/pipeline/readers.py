@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import END, START
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.pipeline.offsets import Lost
@@ -21,6 +20,7 @@ from tidelog.pipeline.options import OptionError, SourceOptions
 from tidelog.pipeline.planner import DELETED, Logs, cut
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import uuid_text
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent, Position
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
@@ -22,6 +21,7 @@ from tidelog.pipeline.ranges import Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.sql_text import METADATA, QueryError
 from tidelog.text import plural
+from tidelog.topic_partition import TopicPartition
 
 SAMPLE = 10_000  # records, and
 _SAMPLE_BYTES = 16 << 20  # as much as is read in a moment

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import END, Extent
 from tidelog.clock import SystemClock
 from tidelog.pipeline.offsets import Lost, StreamOffset, same_topic
@@ -32,6 +31,7 @@ from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.planner import Logs, advance, enough, follow, ranges_between
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.readers import BEYOND, Reader
+from tidelog.topic_partition import TopicPartition
 
 _RECOMMIT_SECONDS = 3600.0  # brokers forget a group that commits nothing for days
 

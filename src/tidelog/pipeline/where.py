@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import END, START, Kind, OffsetError, Position, parse_position
 from tidelog.pipeline.option_values import Given, OptionError
+from tidelog.topic_partition import TopicPartition
 
 
 class NoRecord(Enum):

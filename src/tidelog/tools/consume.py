@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.client.cluster import Cluster, TopicPartition, TopicView
+from tidelog.client.cluster import Cluster, TopicView
 from tidelog.client.fetcher import Fetcher
 from tidelog.client.offsets import END, FORMS, START, Extent, Kind, Position, Range
 from tidelog.client.partitions import extents, resolve_all
@@ -32,6 +32,7 @@ from tidelog.tools.options import (
 from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reading import Limits, Reader
+from tidelog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.tools.consume_group import GroupReader

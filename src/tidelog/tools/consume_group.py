@@ -15,12 +15,12 @@ from typing import IO, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Place
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.formats import FormatError, Formatter
 from tidelog.tools.output import note
 from tidelog.tools.reading import Limits
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.records import Record
 
 _POLL_SECONDS = 0.2  # Ctrl-C takes effect between two polls

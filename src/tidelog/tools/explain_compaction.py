@@ -16,7 +16,7 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.admin import Resource
-from tidelog.client.cluster import Cluster, TopicPartition, TopicView, error_of
+from tidelog.client.cluster import Cluster, TopicView, error_of
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import extents
 from tidelog.clock import SystemClock
@@ -35,6 +35,7 @@ from tidelog.tools.compaction_view import (
 from tidelog.tools.formats import ENCODING_ALIASES
 from tidelog.tools.options import Choice, bootstrap_option, connect, json_option
 from tidelog.tools.output import paragraph, short_time, show_json, show_table, size_text, time_text
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.batch import MAGIC, is_valid, read_header
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.wire.records import split_batches

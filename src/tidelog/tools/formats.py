@@ -16,10 +16,10 @@ import json
 import string
 from collections.abc import Callable, Sequence
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.tools.options import unescape
 from tidelog.tools.output import time_text
 from tidelog.tools.record_json import ENCODERS, Content
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.records import Record
 
 Formatter = Callable[[TopicPartition, Record], bytes]

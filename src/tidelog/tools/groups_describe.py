@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tidelog.client import groups as asking
-from tidelog.client.cluster import NO_LEADER, Cluster, TopicPartition
+from tidelog.client.cluster import NO_LEADER, Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.groups import CommittedOffset, GroupMember, GroupView
 from tidelog.client.offsets import Extent
@@ -24,6 +24,7 @@ from tidelog.tools.output import (
     show_table,
     time_text,
 )
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.messages.explain_group import ExplainGroupResponse, MemberStatus
 
 _NOTICED_MS = 10_000  # a member that is silent for so long is mentioned

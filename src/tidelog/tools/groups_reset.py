@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tidelog.client import groups as asking
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.groups import CommittedOffset, GroupView
 from tidelog.client.offsets import FORMS, Extent, Kind, Position
@@ -17,6 +17,7 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option, offset_value
 from tidelog.tools.output import complain, note, printable, show_json, show_table
+from tidelog.topic_partition import TopicPartition
 
 Plan = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO
 
-from tidelog.client.cluster import Cluster, TopicPartition, TopicView, error_of
+from tidelog.client.cluster import Cluster, TopicView, error_of
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.fetcher import Fetched, Fetcher, records_of
 from tidelog.client.partitions import extents
@@ -24,6 +24,7 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.formats import FormatError, Formatter
 from tidelog.tools.output import note
+from tidelog.topic_partition import TopicPartition
 
 _DISCOVERY_SECONDS = 2.0
 _RETRY_SECONDS = 0.3

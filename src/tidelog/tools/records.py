@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from tidelog.client import partitions as logs
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import FORMS, Position
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError
@@ -23,6 +22,7 @@ from tidelog.tools.options import (
     yes_option,
 )
 from tidelog.tools.output import complain, show_json, show_table
+from tidelog.topic_partition import TopicPartition
 
 
 @click.group(cls=CommandGroup)

@@ -12,19 +12,14 @@ import click
 
 from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, ConfigEntry
-from tidelog.client.cluster import (
-    NO_LEADER,
-    Cluster,
-    TopicPartition,
-    TopicView,
-    check_topic,
-)
+from tidelog.client.cluster import NO_LEADER, Cluster, TopicView, check_topic
 from tidelog.client.partitions import extents, log_sizes
 from tidelog.errors import ApiError
 from tidelog.text import plural, some
 from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import note, show_json, show_table, size_text
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import uuid_text
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.fetcher import read_records
 from tidelog.client.partitions import extents
+from tidelog.topic_partition import TopicPartition
 
 
 def check(lake: Path, bootstrap: str, topic: str) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pipeline.lake.memory_files import Crash, MemoryFiles
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.clock import FakeClock
 from tidelog.pipeline.lake.files import LakeError, LocalFiles, lock
 from tidelog.pipeline.lake.ledger import (
@@ -29,6 +28,7 @@ from tidelog.pipeline.lake.ledger import (
     RangeEntry,
     State,
 )
+from tidelog.topic_partition import TopicPartition
 
 PLACE = TopicPartition("t", 0)
 SCHEMA = {"type": "struct", "fields": []}

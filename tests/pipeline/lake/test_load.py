@@ -16,13 +16,14 @@ from support.waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics
-from tidelog.client.cluster import Cluster, TopicPartition
+from tidelog.client.cluster import Cluster
 from tidelog.client.fetcher import read_records
 from tidelog.client.partitions import delete_records, extents
 from tidelog.pipeline.lake.files import LakeError, lock
 from tidelog.pipeline.lake.ledger import LOCK, STAGING, Ledger, Manifest
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition
 
 Loads = Callable[..., Any]
 Filled = Callable[..., str]

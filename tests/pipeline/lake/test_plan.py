@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
 from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.ledger import LOAD, Manifest, RangeEntry, State
+from tidelog.topic_partition import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.clock import SystemClock
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import reason_of
@@ -31,6 +30,7 @@ from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.spark_failures import explained
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import parse_uuid
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.client.admin import create_topics
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.partitions import extents
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -27,6 +26,7 @@ from tidelog.pipeline.lake.ledger import SENT, Ledger, Manifest
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
+from tidelog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow, run
@@ -33,6 +32,7 @@ from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import TYPES
+from tidelog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -75,10 +75,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.clock import Clock, SystemClock
 from tidelog.pipeline.lake.files import Files, LakeError
 from tidelog.pipeline.lake.spans import Span, Spans, spans_text, union
+from tidelog.topic_partition import TopicPartition
 
 FORMAT = 1
 FOLDER = "_tidelog"

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import RangeEntry, State
 from tidelog.pipeline.lake.spans import Span, overlap, subtract
 from tidelog.pipeline.planner import DEFAULT_BYTES_PER_OFFSET, Sizes, cut
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.topic_partition import TopicPartition
 
 _LEAST_TASK_BYTES = 8 << 20
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.cluster import TOPIC_GONE, TopicPartition, check_topic
+from tidelog.client.cluster import TOPIC_GONE, check_topic
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
@@ -33,6 +33,7 @@ from tidelog.pipeline.lake.verify import open_ledger
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.schema import TYPES
 from tidelog.pipeline.spark_failures import explained, is_connect
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import uuid_text
 
 if TYPE_CHECKING:

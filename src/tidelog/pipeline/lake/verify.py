@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import extents
 from tidelog.errors import ApiError
@@ -48,6 +47,7 @@ from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.text import plural
+from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 from tidelog.wire.uuids import parse_uuid, uuid_text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.client.offsets import Extent, Kind, Position
 from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.files import LakeError
@@ -16,6 +15,7 @@ from tidelog.pipeline.planner import Logs
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.where import Where
+from tidelog.topic_partition import TopicPartition
 
 
 def find_ranges(options: LoadOptions, state: State, positions: Positions, logs: Logs) -> plan.Found:

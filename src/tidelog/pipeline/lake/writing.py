@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.cluster import TopicPartition
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.json_rows import Bad
@@ -33,6 +32,7 @@ from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import POLL_TIMEOUT, read_range
 from tidelog.pipeline.schema import TYPES
+from tidelog.topic_partition import TopicPartition
 
 # When Spark has records between: which range of its task a row is of, and what its value holds.
 RANGE, VALUES = "__range", "__values"
