@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import re
 import signal
@@ -14,9 +16,9 @@ from interop.recording import served
 
 from tidelog.testing import LocalBroker
 
-pytest_plugins = ["support.mounting", "support.zookeeper_support"]
+pytest_plugins = ["support.mounting", "support.zookeeper"]
 pytest.register_assert_rewrite(
-    "support.compaction_model", "support.log_damage", "support.log_model", "support.log_support"
+    "support.compaction_model", "support.log_damage", "support.log_model", "support.log"
 )
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:
@@ -36,6 +38,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in with_spark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """``async def test_...`` runs in an event loop of its own: no plugin is needed for that."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Isolation levels, on a log with transactions in it."""
 
 import pytest
-from support.log_support import NOW, append, open_in
+from support.log import NOW, append, open_in
 from support.raw_client import RawClient, batch_of, values_of
 
 from tidelog.errors import ErrorCode

@@ -2,7 +2,7 @@
 
 import pytest
 from support.group_client import GroupClient
-from support.log_support import NOW, append, open_in
+from support.log import NOW, append, open_in
 from support.raw_client import batch_of
 from support.waiting import until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.cluster_support import controller
+from support.cluster import controller
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster

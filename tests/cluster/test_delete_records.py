@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.cluster_support import create_topic, everybody_knows, leaders, move_leaders
+from support.cluster import create_topic, everybody_knows, leaders, move_leaders
 from support.raw_client import RawClient, batch_of, now_ms
 from support.waiting import comes_true, until
 

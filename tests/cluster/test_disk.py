@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.test_failover import back_in_sync, same_logs
-from support.cluster_support import (
+from support.cluster import (
     Load,
     ask_controller,
     create_topic,

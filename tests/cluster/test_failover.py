@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cluster.conftest import PATIENT, no_surprises
-from support.cluster_support import (
+from support.cluster import (
     Load,
     controller,
     create_topic,

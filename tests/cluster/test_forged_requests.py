@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster.conftest import PATIENT, no_surprises
 from cluster.test_formation import ask_zookeeper, produce_to_leader
-from support.cluster_support import create_topic, everybody_knows, in_sync, leaders, topic_state
+from support.cluster import create_topic, everybody_knows, in_sync, leaders, topic_state
 from support.group_client import GroupClient
 from support.raw_client import RawClient, batch_of
 from support.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.cluster_support import (
+from support.cluster import (
     controller,
     create_topic,
     everybody_knows,

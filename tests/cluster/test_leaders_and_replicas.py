@@ -12,7 +12,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from support.cluster_support import (
+from support.cluster import (
     Load,
     ask_controller,
     create_topic,

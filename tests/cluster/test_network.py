@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cluster.test_failover import back_in_sync, same_logs
-from support.cluster_support import (
+from support.cluster import (
     Load,
     controller,
     create_topic,

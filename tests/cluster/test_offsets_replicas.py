@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from support.cluster_support import create_topic, in_sync
+from support.cluster import create_topic, in_sync
 from support.waiting import until
 
 

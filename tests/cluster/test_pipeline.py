@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cli import run
-from support.cluster_support import Load, create_topic, everybody_knows, in_sync, leaders
+from support.cluster import Load, create_topic, everybody_knows, in_sync, leaders
 from support.raw_client import RawClient, batch_of
 from support.stream_query import Query
 from support.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from support.cli import run, spawn
-from support.cluster_support import (
+from support.cluster import (
     Load,
     controller,
     create_topic,

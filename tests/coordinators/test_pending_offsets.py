@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from support.log_support import generator
+from support.log import generator
 
 from tidelog.coordinators.groups.offset_store import OffsetStore
 from tidelog.coordinators.records import OffsetCommitKey, OffsetCommitValue

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.test_failover import back_in_sync, damage_log
-from support.cluster_support import (
+from support.cluster import (
     Load,
     controller,
     kill_at_once,

@@ -19,7 +19,7 @@ from faults.fuzzing import PROBE_TOPIC, Fuzzer, Violation
 from faults.mutations import Mutator
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from support.cluster_support import topic_state
+from support.cluster import topic_state
 from support.raw_client import RawClient
 from support.waiting import until
 

@@ -8,7 +8,7 @@ from interop.building import heavy
 from interop.kafka39 import Kafka39, ZooKeeper
 from interop.support import CODECS
 from support.compaction_model import described
-from support.log_support import NOW, generator, log_config, open_in
+from support.log import NOW, generator, log_config, open_in
 from support.waiting import until
 
 from tidelog.log.checkpoints import CLEANER, read_checkpoint

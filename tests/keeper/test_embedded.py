@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.log import SEED, generator
 from support.log_faults import FaultyDisk
-from support.log_support import SEED, generator
 
 from tidelog.keeper import embedded
 from tidelog.keeper.embedded import EmbeddedKeeper

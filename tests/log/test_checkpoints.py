@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from log.test_manager import MARK, make, start, values
-from support.log_support import generator
+from support.log import generator
 
 from tidelog.log.checkpoints import LOG_START, RECOVERY_POINT, read_checkpoint, write_checkpoint
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.compaction_model import CompactionModel, run_steps
-from support.log_support import generator
+from support.log import generator
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.compaction_model import table
-from support.log_support import NOW, append, contents, log_config, open_in
+from support.log import NOW, append, contents, log_config, open_in
 
 from tidelog.log.cleaner_jobs import Limits, assess_log, clean_log
 from tidelog.log.cleaner_records import BYTES_PER_KEY, SHORT_KEY, OffsetMap, add_keys

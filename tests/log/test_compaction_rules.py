@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     contents,

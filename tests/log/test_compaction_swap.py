@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.compaction_model import table
-from support.log_support import NOW, append, contents, generator, log_config, log_files, open_in
+from support.log import NOW, append, contents, generator, log_config, log_files, open_in
 
 from tidelog.log.cleaner import Cleaned, clean
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log, clean_log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.compaction_model import table
-from support.log_support import NOW, append, generator, log_config, open_in
+from support.log import NOW, append, generator, log_config, open_in
 
 from tidelog.log.cleaner_jobs import Limits, assess_log, clean_log
 from tidelog.log.log import Log

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.log import NOW, append, contents, generator, make_batch
 from support.log_damage import WholeLog, flip
-from support.log_support import NOW, append, contents, generator, make_batch
 
 from tidelog.errors import ApiError
 from tidelog.log.leader_epochs import parse_epochs

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.log_faults import FaultyDisk
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     check_index_files,
@@ -25,6 +24,7 @@ from support.log_support import (
     open_in,
     sized_batch,
 )
+from support.log_faults import FaultyDisk
 
 from tidelog.log.checkpoints import RECOVERY_POINT, read_checkpoint, write_checkpoint
 from tidelog.log.flush import RecordsLost

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     check_index_files,

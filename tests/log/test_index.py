@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.log_support import generator
+from support.log import generator
 
 from tidelog.log.index import OffsetIndex, TimeIndex
 

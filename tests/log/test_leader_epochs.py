@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.log_support import append, generator, log_config, make_batch, open_in
+from support.log import append, generator, log_config, make_batch, open_in
 
 from tidelog.log.leader_epochs import LeaderEpochs, parse_epochs
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     contents,

@@ -11,8 +11,8 @@ import random
 from pathlib import Path
 
 import pytest
+from support.log import SEED, generator
 from support.log_model import LogModel
-from support.log_support import SEED, generator
 
 STEPS = 220
 ACTIONS = {

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.log import NOW, append, contents, log_config, make_batch
 from support.log_faults import FaultyDisk
-from support.log_support import NOW, append, contents, log_config, make_batch
 
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, SettingError

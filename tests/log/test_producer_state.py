@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.log_support import NOW, append, contents, make_batch, open_in
+from support.log import NOW, append, contents, make_batch, open_in
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.producer_state import Batch, Producer, ProducerState, snapshot_offsets

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.log_support import NOW, append, generator, log_config, open_in
+from support.log import NOW, append, generator, log_config, open_in
 
 from tidelog.log.log import Log
 from tidelog.wire.batch import CONTROL, TRANSACTIONAL, read_header

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.log_damage import CONFIG, WholeLog, flip
-from support.log_support import (
+from support.log import (
     SEED,
     OnDisk,
     append,
@@ -18,6 +17,7 @@ from support.log_support import (
     open_in,
     sized_batch,
 )
+from support.log_damage import CONFIG, WholeLog, flip
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.log_support import NOW, append, contents, generator, log_config, make_batch, open_in
+from support.log import NOW, append, contents, generator, log_config, make_batch, open_in
 
 from tidelog.errors import ApiError
 from tidelog.log.log import Log

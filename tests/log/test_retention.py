@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.log_support import NOW, append, contents, log_config, make_batch, open_in, sized_batch
+from support.log import NOW, append, contents, log_config, make_batch, open_in, sized_batch
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.retention import LogFacts, SegmentFacts, decide

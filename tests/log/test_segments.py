@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     contents,

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.log_support import NOW, append, contents, log_config, make_batch, open_in
+from support.log import NOW, append, contents, log_config, make_batch, open_in
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from partition.test_model import KEY, TOPIC, World
+from support.log import make_batch
 from support.log_faults import FaultyDisk
-from support.log_support import make_batch
 
 from tidelog.broker.dispatch import Client
 from tidelog.broker.handlers import k00_produce, k02_list_offsets

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partition.test_model import World
-from support.log_support import make_batch
+from support.log import make_batch
 from support.waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable

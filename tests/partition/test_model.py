@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.log_support import SEED, make_batch
+from support.log import SEED, make_batch
 from support.waiting import comes_true
 
 from tidelog.clock import FakeClock

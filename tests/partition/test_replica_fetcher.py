@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from partition.test_model import TOPIC, World
-from support.log_support import make_batch
+from support.log import make_batch
 from support.waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.log_support import make_batch
+from support.log import make_batch
 
 from tidelog.partition.sequence_gaps import MAX_PRODUCERS, Gaps
 from tidelog.wire.batch import BatchHeader, read_header

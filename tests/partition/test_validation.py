@@ -1,7 +1,7 @@
 """Batches that are opened: what is refused, what is corrected, and that nothing else changes."""
 
 import pytest
-from support.log_support import NOW, SEED, generator
+from support.log import NOW, SEED, generator
 from wire.test_records import as_records, random_rows
 
 from tidelog.broker.handlers.k02_list_offsets import _run

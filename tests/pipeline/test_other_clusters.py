@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from interop.building import heavy
 from interop.kafka39 import VERSIONS, Kafka39, any_kafka
 from pipeline.lake.checking import check
-from support.cluster_support import read_all
+from support.cluster import read_all
 from support.filling import fill, make_topic
 from support.stream_query import Query, numbered
 from support.waiting import until

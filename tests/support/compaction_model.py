@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.log_support import NOW, append, check_index_files, log_config, open_in
+from support.log import NOW, append, check_index_files, log_config, open_in
 
 from tidelog.log.cleaner import Finished
 from tidelog.log.cleaner_jobs import Limits, assess_log, clean_log

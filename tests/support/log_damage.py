@@ -6,7 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from support.log_support import (
+from support.log import (
     NOW,
     append,
     check_index_files,

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.log_support import NOW, append, contents, log_config, make_batch, open_in, read_segment
+from support.log import NOW, append, contents, log_config, make_batch, open_in, read_segment
 
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, ErrorCode

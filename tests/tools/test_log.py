@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import Result, run
-from support.log_support import append, generator, log_config, make_batch, open_in
+from support.log import append, generator, log_config, make_batch, open_in
 
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import write_checkpoint

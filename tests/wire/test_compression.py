@@ -10,7 +10,7 @@ import lz4.frame
 import pytest
 import snappy
 import zstandard
-from support.log_support import SEED, generator
+from support.log import SEED, generator
 from wire.test_fuzz import damage
 
 from tidelog.errors import ApiError, ErrorCode

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
-from support.log_support import NOW, SEED, generator
+from support.log import NOW, SEED, generator
 from wire.test_fuzz import damage
 
 from tidelog.errors import ApiError, ErrorCode
