@@ -8,7 +8,8 @@ happens on disk, and ``docs/design.md`` for why.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from tidelog.version import __version__
+
 __all__ = ["Broker", "__version__"]
 
 if TYPE_CHECKING:

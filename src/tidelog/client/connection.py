@@ -16,8 +16,8 @@ from collections import deque
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from tidelog import __version__
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.version import __version__
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.wire.primitives import ProtocolError
