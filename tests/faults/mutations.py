@@ -57,7 +57,7 @@ class Frame:
     def decoded(self):
         """The message as the broker decodes it; None if it cannot."""
         api = REGISTRY.get(self.key)
-        if api is None or not api.versions[0] <= self.version <= api.versions[1]:
+        if api is None or not api.announce_from <= self.version <= api.versions[1]:
             return None
         view = memoryview(self.data)[4:]
         try:
