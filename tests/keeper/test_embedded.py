@@ -11,6 +11,7 @@ import pytest
 from support.log import SEED, generator
 from support.log_faults import FaultyDisk
 
+from tidelog import files
 from tidelog.keeper import embedded
 from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.keeper.keeper import (
@@ -191,8 +192,8 @@ def at(history: Sequence[tuple[int, Tree]], size: int) -> Tree:
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    monkeypatch.setattr(files, "fsync", lambda fd: None)
+    monkeypatch.setattr(files, "fdatasync", lambda fd: None)
 
 
 @pytest.mark.usefixtures("no_sync")
@@ -270,14 +271,14 @@ def test_a_torn_line_that_could_not_be_taken_back(
     path = tmp_path / "journal"
     keeper = Keeper(path)
     keeper.do(Create("/a", b"1"))
-    write = os.write
+    write = files.write
 
     def broken(*_: Any) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as disk:
-        disk.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
-        disk.setattr(os, "ftruncate", broken)
+        disk.setattr(files, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
+        disk.setattr(files, "ftruncate", broken)
         with pytest.raises(KeeperError, match="cannot be written"):
             keeper.do(Create("/b", b"2"))
     keeper.do(Create("/c", b"3"))

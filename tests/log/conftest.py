@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog import files
+
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
@@ -23,5 +25,5 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of recoveries: what is tested is what is in the files, not when it gets there."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    monkeypatch.setattr(files, "fsync", lambda fd: None)
+    monkeypatch.setattr(files, "fdatasync", lambda fd: None)

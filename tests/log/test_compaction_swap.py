@@ -14,6 +14,7 @@ import pytest
 from support.compaction_model import table
 from support.log import NOW, append, contents, generator, log_config, log_files, open_in
 
+from tidelog import files
 from tidelog.log.cleaner import Cleaned, clean
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log, clean_log
 from tidelog.log.log import Log
@@ -51,7 +52,7 @@ def crash_at(number: int) -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in CALLS:
-            patch.setattr(os, name, wrap(getattr(os, name), name != "open"))
+            patch.setattr(files, name, wrap(getattr(files, name), name != "open"))
         yield count
 
 
@@ -176,7 +177,7 @@ def test_what_is_synced_before_what(quick_path: Path, monkeypatch: pytest.Monkey
     log = open_in(quick_path / "t-0", CONFIG)
     fill(log, 40, "sync")
     calls: list[tuple[str, str]] = []
-    real = os.rename
+    real = files.rename
 
     def synced(fd: int) -> None:
         calls.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
@@ -185,9 +186,9 @@ def test_what_is_synced_before_what(quick_path: Path, monkeypatch: pytest.Monkey
         real(source, target)
         calls.append(("rename", os.path.basename(target)))
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "fdatasync", synced)
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(files, "fsync", synced)
+    monkeypatch.setattr(files, "fdatasync", synced)
+    monkeypatch.setattr(files, "rename", rename)
     clean_log(log, NOW + 1000)
     swaps = [i for i, (what, name) in enumerate(calls) if name.endswith(".log.swap")]
     assert swaps
@@ -295,7 +296,7 @@ def test_a_rename_that_fails_is_taken_back(
     directory = quick_path / "t-0"
     log = open_in(directory, CONFIG)
     sent = fill(log, 40, "rename")
-    real = os.rename
+    real = files.rename
     failed = 0
     while True:
         work, groups = begin_round(log)
@@ -311,7 +312,7 @@ def test_a_rename_that_fails_is_taken_back(
             real(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", rename)
+            patch.setattr(files, "rename", rename)
             try:
                 if swap.finish():
                     break

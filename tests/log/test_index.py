@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.log import generator
 
+from tidelog import files
 from tidelog.log.index import OffsetIndex, TimeIndex
 
 BASE = 1000
@@ -89,13 +89,13 @@ def test_a_flush_writes_what_the_file_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[int, int]] = []
-    real = os.pwrite
+    real = files.pwrite
 
     def pwrite(fd: int, data: bytes, position: int) -> int:
         written.append((len(data), position))
         return real(fd, data, position)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(files, "pwrite", pwrite)
     index = offset_index(tmp_path, [(1001, 10), (1002, 20)])
     index.flush()
     index.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.log import append, generator, log_config, make_batch, open_in
 
+from tidelog import files
 from tidelog.log.leader_epochs import LeaderEpochs, parse_epochs
 
 
@@ -128,7 +129,9 @@ def test_an_epoch_is_synced_with_the_log(tmp_path: Path, monkeypatch: pytest.Mon
     """Not by the append: there a producer waits, and everybody else."""
     synced: list[str] = []
     for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+        monkeypatch.setattr(
+            files, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        )
     log = open_in(tmp_path)
     append(log, epoch=3)
     assert not synced

@@ -12,6 +12,7 @@ import pytest
 from support.log import NOW, append, contents, log_config, make_batch
 from support.log_faults import FaultyDisk
 
+from tidelog import files
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, SettingError
 from tidelog.log.log import Log
@@ -206,13 +207,13 @@ def test_the_mark_is_gone_for_good_before_anything_is_written(
     manager, _ = start(tmp_path)
     manager.close()
     synced: list[tuple[str, bool]] = []
-    real = os.fsync
+    real = files.fsync
 
     def fsync(fd: int) -> None:
         synced.append((os.readlink(f"/proc/self/fd/{fd}"), (tmp_path / MARK).exists()))
         real(fd)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(files, "fsync", fsync)
     manager, _ = start(tmp_path)
     assert (str(tmp_path), False) in synced
     manager.release()

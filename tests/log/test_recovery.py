@@ -19,6 +19,8 @@ from support.log import (
 )
 from support.log_damage import CONFIG, WholeLog, flip
 
+from tidelog import files
+
 pytestmark = pytest.mark.usefixtures("no_sync")
 
 
@@ -233,7 +235,7 @@ def test_what_cannot_be_read_is_an_error(
     """Not a signal, and no reason to cut the log: the disk may be mended."""
     size = large_log(quick_path)
     path = quick_path / "00000000000000000000.log"
-    real = os.preadv
+    real = files.preadv
 
     def preadv(fd: int, buffers: list[memoryview], position: int) -> int:
         if position > 1_000_000 and shortened:
@@ -242,7 +244,7 @@ def test_what_cannot_be_read_is_an_error(
             raise OSError(errno.EIO, "Input/output error")
         return real(fd, buffers, position)
 
-    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(files, "preadv", preadv)
     with pytest.raises(
         OSError, match="shorter than it was" if shortened else "at byte 1"
     ) as caught:

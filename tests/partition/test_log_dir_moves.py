@@ -14,6 +14,7 @@ from support.group_client import GroupClient
 from support.raw_client import batch_of
 from support.waiting import until
 
+from tidelog import files
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
 from tidelog.log.flush import Flush
@@ -175,12 +176,12 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
     events: list[str] = []
     removing, go_on, crashed = threading.Event(), threading.Event(), threading.Event()
 
-    def slow_rmtree(path: str, **options: bool) -> None:
+    def slow_removal(path: str) -> None:
         if path.endswith("-delete") and not removing.is_set():
             removing.set()
             assert go_on.wait(30)
             events.append("the first directory is gone")
-        shutil.rmtree(path, **options)
+        shutil.rmtree(path, ignore_errors=True)
 
     class Noted(log_dir_moves.Move):
         def begin(self) -> None:
@@ -191,8 +192,7 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
             assert len(events) < 3 or crashed.wait(30)
             super().sync()
 
-    slow = type("slow", (), {"rmtree": slow_rmtree, "copyfile": shutil.copyfile})
-    monkeypatch.setattr(log_dir_moves, "shutil", slow)
+    monkeypatch.setattr(files, "remove_tree", slow_removal)
     monkeypatch.setattr(log_dir_moves, "Move", Noted)
 
     async def main() -> None:

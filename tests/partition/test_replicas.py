@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import os
 import threading
 import weakref
 
@@ -10,6 +9,7 @@ import pytest
 from support.raw_client import batch_of, now_ms
 from support.waiting import comes_true
 
+from tidelog import files
 from tidelog.broker.broker import Broker
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.flush import Flush
@@ -45,8 +45,8 @@ class SlowDisk:
         self.go, self.begun = threading.Event(), threading.Event()
         self.error = None  # what the one that waits fails with
         self.calls = 0
-        self._real, self._in_flight = os.fdatasync, set()
-        monkeypatch.setattr(os, "fdatasync", self._fdatasync)
+        self._real, self._in_flight = files.fdatasync, set()
+        monkeypatch.setattr(files, "fdatasync", self._fdatasync)
 
     def _fdatasync(self, fd):
         assert fd not in self._in_flight, "two flushes of one file"
@@ -91,8 +91,8 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
         if fails:
             disk.error = OSError(errno.EIO, "Input/output error")
         positions = []
-        real = os.pwrite
-        monkeypatch.setattr(os, "pwrite", lambda *args: positions.append(args[2]) or real(*args))
+        real = files.pwrite
+        monkeypatch.setattr(files, "pwrite", lambda *args: positions.append(args[2]) or real(*args))
         disk.release_soon()
         replicas.flush_now(partition)
         assert partition.log.recovery_point == 2

@@ -1,4 +1,4 @@
-"""A disk that fails when a test says so."""
+"""Disk errors: file operations that fail when a test says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tidelog import files
 
 CALLS = ("open", "pwrite", "write", "fsync", "fdatasync", "replace", "rename")
 
@@ -20,7 +22,7 @@ class FaultyDisk:
         self.half = False  # writes write half of it instead
         self.fails: Callable[[int, str, Any], bool] = lambda number, name, target: False
         for name in CALLS:
-            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+            monkeypatch.setattr(files, name, self._wrap(name, getattr(files, name)))
 
     def _wrap(self, name: str, real: Any) -> Any:
         def call(target: Any, *rest: Any) -> Any:

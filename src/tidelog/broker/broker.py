@@ -12,12 +12,12 @@ import contextlib
 import logging
 import os
 import resource
-import shutil
 import socket
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tidelog import files
 from tidelog.broker import handlers
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import REGISTRY, Client
@@ -246,7 +246,7 @@ class Broker:
     def _find_journal(self) -> str:
         """The keeper's journal, whichever data directory it is in; a new one in the first."""
         paths = [os.path.join(path, KEEPER_JOURNAL) for path in self.manager.directories]
-        found = [path for path in paths if os.path.exists(path)]
+        found = [path for path in paths if files.exists(path)]
         if len(found) > 1:
             raise SettingError(
                 f"log.dirs: {found[0]} and {found[1]} are both journals of a keeper; "
@@ -306,7 +306,7 @@ class Broker:
             for index in indexes:
                 if topic in doomed and known is None:
                     path = self.manager.delete(topic, index)
-                    shutil.rmtree(path or "", ignore_errors=True)
+                    files.remove_tree(path or "")
                 else:
                     self.manager.set_aside(topic, index)
         await controller.settled()

@@ -22,6 +22,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tidelog import files
+from tidelog.files import write_atomically
 from tidelog.keeper.keeper import (
     BadVersion,
     Check,
@@ -36,7 +38,6 @@ from tidelog.keeper.keeper import (
     Stat,
     Watch,
 )
-from tidelog.log.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,7 @@ class EmbeddedKeeper:
         """Read the journal and take it for writing."""
         keeper = cls(path)
         try:
-            with open(path, "rb") as file:
-                content = file.read()
+            content = files.read_file(path)
         except FileNotFoundError:
             write_atomically(path, b"")
             content = b""
@@ -82,8 +82,8 @@ class EmbeddedKeeper:
         if good < len(content):
             _set_aside(path, content[good:])
         keeper._size = keeper._compact(good)
-        keeper._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.ftruncate(keeper._fd, keeper._size)
+        keeper._fd = files.open(path, os.O_WRONLY | os.O_APPEND)
+        files.ftruncate(keeper._fd, keeper._size)
         return keeper
 
     # -- the interface ----------------------------------------------------------
@@ -133,7 +133,7 @@ class EmbeddedKeeper:
 
     async def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            files.close(self._fd)
             self._fd = -1
 
     # -- transactions -----------------------------------------------------------
@@ -234,14 +234,14 @@ class EmbeddedKeeper:
     def _write(self, steps: list[Step]) -> None:
         line = _line(steps)
         try:
-            if os.fstat(self._fd).st_size != self._size:
-                os.ftruncate(self._fd, self._size)  # what an earlier failure left behind
-            if os.write(self._fd, line) != len(line):
+            if files.fstat(self._fd).st_size != self._size:
+                files.ftruncate(self._fd, self._size)  # what an earlier failure left behind
+            if files.write(self._fd, line) != len(line):
                 raise OSError(errno.ENOSPC, "the disk is full")
-            os.fdatasync(self._fd)
+            files.fdatasync(self._fd)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
+                files.ftruncate(self._fd, self._size)
             raise KeeperError(f"{self._path} cannot be written: {error.strerror}") from error
         self._size += len(line)
 

@@ -15,7 +15,8 @@ import logging
 import os
 from collections.abc import Mapping
 
-from tidelog.log.files import write_atomically
+from tidelog import files
+from tidelog.files import write_atomically
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
@@ -36,8 +37,7 @@ def write_checkpoint(directory: str, name: str, offsets: Mapping[TopicPartition,
 def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
     path = os.path.join(directory, name)
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_checkpoint(file.read())
+        return parse_checkpoint(files.read_file(path).decode())
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:

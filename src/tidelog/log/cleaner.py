@@ -31,8 +31,10 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog import files
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError
+from tidelog.files import remove, sync_file
 from tidelog.log.cleaner_records import (
     BYTES_PER_KEY,
     OffsetMap,
@@ -45,7 +47,6 @@ from tidelog.log.cleaner_records import (
 )
 from tidelog.log.cleaner_transactions import Transactions
 from tidelog.log.compaction import group_segments
-from tidelog.log.files import remove, sync_file
 from tidelog.log.segment import Segment
 from tidelog.log.transaction_index import Aborted
 from tidelog.wire.batch import (
@@ -187,7 +188,7 @@ class _Cleaning:
         sizes = [0]
         for suffix in (".index", ".timeindex"):
             with contextlib.suppress(FileNotFoundError):
-                sizes.append(os.stat(self._path(base, suffix)).st_size)
+                sizes.append(files.size(self._path(base, suffix)))
         return max(sizes)
 
     # -- reading ----------------------------------------------------------------
@@ -199,11 +200,11 @@ class _Cleaning:
         """
         path, unpack = self._path(base), HEADER.unpack_from
         position, wanted, expected = 0, self.job.chunk_bytes, base
-        fd = os.open(path, os.O_RDONLY)
+        fd = files.open(path, os.O_RDONLY)
         try:
             while position < size:
                 length = min(wanted, size - position)
-                data = os.pread(fd, length, position)
+                data = files.pread(fd, length, position)
                 if len(data) < length:
                     raise OSError(errno.EIO, "the segment is shorter than it was", path)
                 batches: list[tuple[int, BatchHeader]] = []
@@ -235,7 +236,7 @@ class _Cleaning:
                     yield Chunk(data, batches)
                 position += pos
         finally:
-            os.close(fd)
+            files.close(fd)
 
     def _body(self, chunk: Chunk, pos: int, header: BatchHeader) -> tuple[bytes, int, int]:
         """The records of a batch, plain: the data, and where they start and end in it."""
@@ -419,7 +420,7 @@ class _Output:
         data = memoryview(b"".join(self._parts))
         self._throttle.spend(len(data))
         while data:
-            data = data[os.write(self.segment.file.fd, data) :]
+            data = data[files.write(self.segment.file.fd, data) :]
         self._parts, self._waiting = [], 0
 
     def finish(self, aborted: list[Aborted], like: str, *, keep: bool) -> None:
@@ -435,8 +436,8 @@ class _Output:
         for entry in aborted:
             segment.transaction_index.add(entry)
         segment.close_for_writing()
-        found = os.stat(like)
-        os.utime(segment.path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        found = files.stat(like)
+        files.utime(segment.path, ns=(found.st_atime_ns, found.st_mtime_ns))
         for suffix in SUFFIXES:
             sync_file(stem + suffix + CLEANED)
         segment.release()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.files import remove, sync_directory
 from tidelog.log.cleaner import Cleaned, Finished, Job, clean
 from tidelog.log.cleaner_swap import Swap, abandon
 from tidelog.log.compaction import Cleanable, SegmentFacts, assess
-from tidelog.log.files import remove, sync_directory
 from tidelog.log.log import Log
 from tidelog.log.segment import Segment
 from tidelog.settings_table import LONG_MAX

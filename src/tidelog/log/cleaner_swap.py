@@ -19,7 +19,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from tidelog.log.files import remove, sync_directory
+from tidelog import files
+from tidelog.files import remove, sync_directory
 from tidelog.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Swap:
         """Step 1: from here on a crash completes the swap."""
         for suffix in _INDEXES:
             _rename_if_there(self._stem + suffix + CLEANED, self._stem + suffix + SWAP)
-        os.rename(self._stem + ".log" + CLEANED, self._stem + ".log" + SWAP)
+        files.rename(self._stem + ".log" + CLEANED, self._stem + ".log" + SWAP)
         self._log.swapping = self._old[0].base_offset
 
     def sync(self) -> None:
@@ -73,7 +74,7 @@ class Swap:
                     done.append((source, target))
         except OSError:
             for source, target in reversed(done):
-                os.rename(target, source)
+                files.rename(target, source)
             raise
         owner.replace_segments(self._old, Segment(owner.directory, self._old[0].base_offset))
         owner.swapping = None
@@ -82,7 +83,7 @@ class Swap:
 
 def _rename_if_there(source: str, target: str) -> bool:
     try:
-        os.rename(source, target)
+        files.rename(source, target)
     except FileNotFoundError:
         return False
     return True
@@ -98,14 +99,14 @@ def abandon(directory: str, base_offset: int) -> None:
 
 def recover(directory: str) -> None:
     """At start: complete the swaps that were decided, and forget the others."""
-    names = os.listdir(directory)
+    names = files.listdir(directory)
     for name in names:
         if name.endswith((CLEANED, DELETED)):
             remove(os.path.join(directory, name))
     for name in sorted(names):
         if name.endswith(SWAP) and (match := _LOG.fullmatch(name.removesuffix(SWAP))):
             _recover_one(directory, int(match[1]))
-    for name in os.listdir(directory):
+    for name in files.listdir(directory):
         if name.endswith(SWAP):
             remove(os.path.join(directory, name))
 
@@ -116,13 +117,13 @@ def _recover_one(directory: str, base_offset: int) -> None:
     for _, header in copy.headers():
         end = header.last_offset + 1
     stem = os.path.join(directory, f"{base_offset:020d}")
-    replaced = os.path.exists(stem + ".log")
+    replaced = files.exists(stem + ".log")
     if copy.damage is not None and replaced:
         log.error("%s is damaged at byte %d; the old segment stays", copy.path, copy.damage)
         abandon(directory, base_offset)
         return
     copy.release()
-    for name in os.listdir(directory):
+    for name in files.listdir(directory):
         match = _LOG.fullmatch(name)
         if match and base_offset < int(match[1]) < end:
             for path in Segment(directory, int(match[1])).files:

@@ -22,7 +22,8 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from tidelog.log.files import sync_directory, sync_file
+from tidelog import files
+from tidelog.files import sync_directory, sync_file
 from tidelog.log.segment import LogFile
 from tidelog.wire.batch import HEADER_SIZE, is_valid, read_header
 
@@ -48,7 +49,7 @@ class Flush:
             _write_again(file, position, end)
         for entry in self.files:
             if isinstance(entry, LogFile):
-                os.fdatasync(entry.fd)
+                files.fdatasync(entry.fd)
             else:
                 sync_file(entry)
         if self.directory is not None:
@@ -58,12 +59,14 @@ class Flush:
 
 def _write_again(file: LogFile, position: int, end: int) -> None:
     while position < end:
-        head = os.pread(file.fd, HEADER_SIZE, position)
+        head = files.pread(file.fd, HEADER_SIZE, position)
         size = read_header(head).size if len(head) == HEADER_SIZE else 0
-        batch = os.pread(file.fd, size, position) if HEADER_SIZE <= size <= end - position else b""
+        batch = (
+            files.pread(file.fd, size, position) if HEADER_SIZE <= size <= end - position else b""
+        )
         if not is_valid(batch):
             message = f"records at byte {position} were lost by a flush that failed"
             raise RecordsLost(errno.EIO, message, file.path)
-        if os.pwrite(file.fd, batch, position) != size:
+        if files.pwrite(file.fd, batch, position) != size:
             raise OSError(errno.ENOSPC, "the disk is full", file.path)
         position += size

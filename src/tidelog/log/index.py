@@ -17,9 +17,14 @@ rebuilds.)  Closed segments map their file, on first use.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import struct
+from typing import TYPE_CHECKING
+
+from tidelog import files
+
+if TYPE_CHECKING:
+    import mmap
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -33,27 +38,28 @@ class _Index:
     def __init__(self, path: str, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        self._data: bytearray | mmap.mmap | None = None
+        self._data: bytearray | mmap.mmap | bytes | None = None
         self._written = 0  # bytes of _data that are in the file
 
     @property
-    def data(self) -> bytearray | mmap.mmap:
+    def data(self) -> bytearray | mmap.mmap | bytes:
         """The entries; maps the file on first use."""
         if self._data is None:
             self._data = self._map()
         return self._data
 
-    def _map(self) -> bytearray | mmap.mmap:
+    def _map(self) -> bytearray | mmap.mmap | bytes:
         try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                whole = size - size % self.entry.size
-                self._written = size if whole == size else -1  # a torn entry: rewrite the file
-                if whole == 0:
-                    return bytearray()
-                return mmap.mmap(file.fileno(), whole, access=mmap.ACCESS_READ)
+            fd = files.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return bytearray()
+        try:
+            size = files.fstat(fd).st_size
+            whole = size - size % self.entry.size
+            self._written = size if whole == size else -1  # a torn entry: rewrite the file
+            return files.map_file(fd, whole) if whole else bytearray()
+        finally:
+            files.close(fd)
 
     def __len__(self) -> int:
         return len(self.data) // self.entry.size
@@ -120,15 +126,15 @@ class _Index:
         rewrite = self._written < 0
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if rewrite else 0)
         start = 0 if rewrite else self._written
-        fd = os.open(self.path, flags, 0o644)
+        fd = files.open(self.path, flags, 0o644)
         try:
             with memoryview(data)[start:] as missing:
-                written = os.pwrite(fd, missing, start) if missing else 0
+                written = files.pwrite(fd, missing, start) if missing else 0
             if written != len(data) - start:
                 self._written = -1
                 raise OSError(errno.ENOSPC, "no room for the index", self.path)
         finally:
-            os.close(fd)
+            files.close(fd)
         self._written = len(data)
 
 

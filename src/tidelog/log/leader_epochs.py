@@ -15,7 +15,8 @@ import logging
 import os
 from itertools import pairwise
 
-from tidelog.log.files import write_atomically
+from tidelog import files
+from tidelog.files import write_atomically
 
 NAME = "leader-epoch-checkpoint"
 
@@ -94,8 +95,7 @@ class LeaderEpochs:
         """What was saved; None if there is nothing that can be read."""
         path = epochs_path(directory)
         try:
-            with open(path, encoding="utf-8") as file:
-                return cls(parse_epochs(file.read()))
+            return cls(parse_epochs(files.read_file(path).decode()))
         except FileNotFoundError:
             return None
         except (ValueError, OSError) as error:

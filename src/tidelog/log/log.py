@@ -14,15 +14,15 @@ that is replaced, never changed: a reader that holds one reads on, whatever happ
 from __future__ import annotations
 
 import logging
-import os
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidelog import files
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.files import remove, sync_file
 from tidelog.log import cleaner_swap, recovery, retention, timestamps
-from tidelog.log.files import remove, sync_file
 from tidelog.log.flush import Flush, RecordsLost
 from tidelog.log.index import TimeIndex
 from tidelog.log.leader_epochs import LeaderEpochs, epochs_path
@@ -451,10 +451,10 @@ class Log:
         doomed = self.segments[:count]
         self.advance_start(self.segments[count].base_offset)
         self._set_segments(list(self.segments[count:]))
-        files = [path for segment in doomed for path in segment.rename_deleted()]
+        renamed = [path for segment in doomed for path in segment.rename_deleted()]
         for segment in doomed:
             segment.release()
-        return files, reason
+        return renamed, reason
 
     def _facts(self) -> retention.LogFacts:
         ends = [*self._bases[1:], self.end_offset]
@@ -567,7 +567,7 @@ class Log:
             and self.truncations == self._flushed_truncations
             and not (unsynced or self.flush_wanted or self.flush_failed)
             and self.active.indexes_written
-            and os.path.exists(snapshot_path(self.directory, self.end_offset))
+            and files.exists(snapshot_path(self.directory, self.end_offset))
         )
 
     def check_invariants(self) -> None:

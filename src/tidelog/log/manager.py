@@ -10,12 +10,11 @@ A data directory holds one folder per partition (``topic-0``) and beside them
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import logging
 import os
 import re
-import shutil
 import threading
 import uuid
 from collections.abc import Callable
@@ -23,11 +22,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 
+from tidelog import files
 from tidelog.clock import Clock
 from tidelog.errors import SettingError
+from tidelog.files import remove, sync_directory, write_atomically
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
-from tidelog.log.files import remove, sync_directory, write_atomically
 from tidelog.log.log import Log
 from tidelog.log.moved import is_unfinished_copy, one_directory_each, unmark
 from tidelog.log.opening import create_log, open_log
@@ -90,7 +90,7 @@ class LogManager:
         """Take the directories: create and lock them."""
         for directory in self.directories:
             try:
-                os.makedirs(directory, exist_ok=True)
+                files.makedirs(directory, exist_ok=True)
                 self._locks.append(_lock(directory))
             except OSError as error:
                 raise SettingError(
@@ -107,8 +107,7 @@ class LogManager:
         for directory in self.directories:
             path = os.path.join(directory, _META)
             try:
-                with open(path, encoding="utf-8") as file:
-                    known[directory] = read_properties(file.read())
+                known[directory] = read_properties(files.read_file(path).decode())
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
@@ -153,15 +152,15 @@ class LogManager:
         clean = {directory: _take_mark(directory) for directory in self.directories}
         found: list[tuple[TopicPartition, str]] = []
         for directory in self.directories:
-            for name in sorted(os.listdir(directory)):
+            for name in files.listdir(directory):
                 path = os.path.join(directory, name)
-                if not os.path.isdir(path):
+                if not files.is_dir(path):
                     continue
                 if name.endswith("-delete"):
-                    shutil.rmtree(path, ignore_errors=True)
+                    files.remove_tree(path)
                 elif is_unfinished_copy(path):
                     log.warning("%s: a move that did not come to its end; ask for it again", path)
-                    shutil.rmtree(path, ignore_errors=True)
+                    files.remove_tree(path)
                 elif name.endswith(_STRAY):
                     log.warning(
                         "%s (%.1f MiB) was set aside, as it is of no known topic; it stays until "
@@ -214,7 +213,7 @@ class LogManager:
             doomed = self.delete_directory(os.path.join(old, name))
             sync_directory(old)
             unmark(os.path.join(new, name))
-            shutil.rmtree(doomed, ignore_errors=True)
+            files.remove_tree(doomed)
         return result
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
@@ -231,15 +230,15 @@ class LogManager:
             # An older log of this name is in the checkpoints; its offsets are not ours.
             self.write_checkpoints()
         directory = os.path.join(parent, name)
-        if os.path.exists(directory):  # of a topic whose deletion did not work out
-            os.rename(directory, self._other_name(directory, "stray"))
+        if files.exists(directory):  # of a topic whose deletion did not work out
+            files.rename(directory, self._other_name(directory, "stray"))
         created = create_log(directory, config, self.clock.now_ms())
         # Neither synced nor renamed into place: a lost id is taken from the registry.
-        fd = os.open(os.path.join(directory, TOPIC_ID), os.O_WRONLY | os.O_CREAT, 0o644)
+        fd = files.open(os.path.join(directory, TOPIC_ID), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.write(fd, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+            files.write(fd, f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
         finally:
-            os.close(fd)
+            files.close(fd)
         self.logs[topic, partition] = created
         self.topic_ids.pop((topic, partition), None)
         return created
@@ -252,7 +251,7 @@ class LogManager:
     def delete_directory(self, directory: str) -> str:
         """Rename a partition's directory away; returns what is to be removed."""
         path = self._other_name(directory, "delete")
-        os.rename(directory, path)
+        files.rename(directory, path)
         return path
 
     def future_directory(self, directory: str, parent: str) -> str:
@@ -264,7 +263,7 @@ class LogManager:
         the disk or the registry, is for a person to say."""
         stray = self.logs.pop((topic, partition))
         path = self._other_name(stray.directory, "stray")
-        os.rename(stray.directory, path)
+        files.rename(stray.directory, path)
         log.warning("%s is of no known topic; set aside as %s", stray.directory, path)
 
     def _other_name(self, directory: str, why: str) -> str:
@@ -287,7 +286,7 @@ class LogManager:
         never is.  It may name a topic that has been deleted and made again since.
         """
         self._notes += 1
-        files: list[tuple[str, str, dict[TopicPartition, int]]] = []
+        noted: list[tuple[str, str, dict[TopicPartition, int]]] = []
         for directory in self.directories:
             mine = {
                 key: existing
@@ -306,29 +305,29 @@ class LogManager:
                 for key, existing in mine.items()
                 if existing.cleaned_offset is not None
             }
-            files += [
+            noted += [
                 (directory, checkpoints.RECOVERY_POINT, points),
                 (directory, checkpoints.HIGH_WATERMARK, watermarks),
                 (directory, checkpoints.LOG_START, starts),
                 (directory, checkpoints.CLEANER, cleaned),
             ]
             self._checkpointed.setdefault(directory, set()).update(mine)
-        return partial(self._write_note, self._notes, files)
+        return partial(self._write_note, self._notes, noted)
 
     def _write_note(
-        self, number: int, files: list[tuple[str, str, dict[TopicPartition, int]]]
+        self, number: int, noted: list[tuple[str, str, dict[TopicPartition, int]]]
     ) -> None:
         with self._checkpoint_lock:
             if number < self._newest_note:
                 return
             self._newest_note = number
-            for directory, name, offsets in files:
+            for directory, name, offsets in noted:
                 if name == checkpoints.CLEANER and offsets == self._cleaned.get(directory):
                     continue  # few logs are compacted, and seldom
                 write_checkpoint(directory, name, offsets)
                 if name == checkpoints.CLEANER:
                     self._cleaned[directory] = offsets
-            for directory, name, offsets in files:
+            for directory, name, offsets in noted:
                 if name == checkpoints.RECOVERY_POINT:
                     self._checkpointed[directory] = set(offsets)
 
@@ -378,44 +377,47 @@ class LogManager:
         """Give the directories back without marking them clean."""
         self.logs.clear()
         for fd in self._locks:
-            os.close(fd)
+            files.close(fd)
         self._locks.clear()
 
 
 def _lock(directory: str) -> int:
-    fd = os.open(os.path.join(directory, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    fd = files.open(os.path.join(directory, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        files.lock(fd)
     except BlockingIOError:
-        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
+        owner = files.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+        files.close(fd)
         raise DirectoryInUse(
             f"{directory} is in use by the broker with process id {owner}: "
             "stop it first, or give this one another directory"
         ) from None
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
+    files.ftruncate(fd, 0)
+    files.write(fd, f"{os.getpid()}\n".encode())
     return fd
 
 
 def _size(directory: str) -> int:
-    with os.scandir(directory) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    total = 0
+    for name in files.listdir(directory):
+        with contextlib.suppress(OSError):
+            total += files.size(os.path.join(directory, name))
+    return total
 
 
 def _take_mark(directory: str) -> bool:
     """Was the last stop clean?  The mark is gone for good before anything is written."""
     mark = os.path.join(directory, CLEAN_MARK)
-    if os.path.exists(mark):
+    if files.exists(mark):
         remove(mark)
         sync_directory(directory)
         return True
-    return not any(_PARTITION.fullmatch(name) for name in os.listdir(directory))
+    return not any(_PARTITION.fullmatch(name) for name in files.listdir(directory))
 
 
 def _read_topic_id(path: str) -> bytes | None:
     try:
-        with open(os.path.join(path, TOPIC_ID), encoding="utf-8") as file:
-            return parse_uuid(read_properties(file.read())["topic_id"])
+        text = files.read_file(os.path.join(path, TOPIC_ID)).decode()
+        return parse_uuid(read_properties(text)["topic_id"])
     except (OSError, ValueError, KeyError):
         return None

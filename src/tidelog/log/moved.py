@@ -9,9 +9,10 @@ import contextlib
 import os
 import re
 
+from tidelog import files
 from tidelog.errors import SettingError
+from tidelog.files import sync_directory
 from tidelog.log.checkpoints import TopicPartition
-from tidelog.log.files import sync_directory
 from tidelog.log.segment import Segment
 from tidelog.topic_partition import directory_name
 
@@ -23,14 +24,14 @@ def is_unfinished_copy(path: str) -> bool:
     """A ``-future`` directory of ours; a crash may have come before the mark was in it."""
     if not path.endswith("-future"):
         return False
-    names = os.listdir(path)
+    names = files.listdir(path)
     return MOVED in names or set(names) <= {MOVED + ".tmp"}
 
 
 def unmark(directory: str) -> None:
     """The old directory of a moved partition is gone; a later move must not meet the mark."""
     with contextlib.suppress(FileNotFoundError):  # the topic may be deleted
-        os.unlink(os.path.join(directory, MOVED))
+        files.unlink(os.path.join(directory, MOVED))
         sync_directory(directory)
 
 
@@ -50,7 +51,7 @@ def one_directory_each(
         if len(paths) == 1:
             unmark(paths[0])  # its move is long over
             continue
-        copies = [path for path in paths if os.path.exists(os.path.join(path, MOVED))]
+        copies = [path for path in paths if files.exists(os.path.join(path, MOVED))]
         if len(paths) != 2 or len(copies) != 1:
             raise SettingError(
                 f"log.dirs: {directory_name(*key)} is in {len(paths)} directories; remove all but "
@@ -64,7 +65,7 @@ def one_directory_each(
 
 def _end_offset(directory: str) -> int:
     """As far as its last segment can be read."""
-    names = [name for name in os.listdir(directory) if _SEGMENT.fullmatch(name)]
+    names = [name for name in files.listdir(directory) if _SEGMENT.fullmatch(name)]
     if not names:
         return 0
     segment = Segment(directory, int(max(names)[:20]))

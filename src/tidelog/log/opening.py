@@ -6,8 +6,9 @@ import logging
 import os
 import re
 
+from tidelog import files
+from tidelog.files import remove
 from tidelog.log import cleaner_swap, recovery, transaction_index
-from tidelog.log.files import remove
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.log import Log
 from tidelog.log.producer_state import ProducerState, load_newest_snapshot
@@ -34,7 +35,7 @@ def open_log(
     ``clean``: the last stop flushed everything, only the tail is looked at.
     ``recovery_point``: up to here the log was flushed, and need not be checked.
     """
-    os.makedirs(directory, exist_ok=True)
+    files.makedirs(directory, exist_ok=True)
     _remove_leftovers(directory)
     segments = [Segment(directory, base) for base in _base_offsets(directory)]
     _remove_orphans(directory, segments)
@@ -66,7 +67,7 @@ def open_log(
             result.end_offset = segments[0].base_offset
         result._set_segments(segments)
     active = segments[-1]
-    active.created_ms = active.created_ms or os.stat(active.path).st_mtime_ns // 1_000_000
+    active.created_ms = active.created_ms or files.modified_ms(active.path)
     active.offset_index.make_writable()
     active.time_index.make_writable()
     active.transaction_index.make_writable()
@@ -92,7 +93,7 @@ def open_log(
 
 def create_log(directory: str, config: LogConfig, now_ms: int) -> Log:
     """A new log: nothing has to be looked for in its directory."""
-    os.mkdir(directory)
+    files.mkdir(directory)
     first = Segment(directory, 0, create=True)
     first.created_ms = now_ms
     result = Log(directory, config, [first])
@@ -102,7 +103,7 @@ def create_log(directory: str, config: LogConfig, now_ms: int) -> Log:
 
 
 def _remove_leftovers(directory: str) -> None:
-    for name in os.listdir(directory):
+    for name in files.listdir(directory):
         if name.endswith(".tmp"):
             remove(os.path.join(directory, name))
     cleaner_swap.recover(directory)
@@ -111,13 +112,13 @@ def _remove_leftovers(directory: str) -> None:
 def _remove_orphans(directory: str, segments: list[Segment]) -> None:
     """Indexes whose log is gone: a deletion was interrupted."""
     known = {os.path.basename(path) for segment in segments for path in segment.files}
-    for name in os.listdir(directory):
+    for name in files.listdir(directory):
         if name.endswith((".index", ".timeindex", ".txnindex")) and name not in known:
             remove(os.path.join(directory, name))
 
 
 def _base_offsets(directory: str) -> list[int]:
-    return sorted(int(name[:-4]) for name in os.listdir(directory) if _SEGMENT.fullmatch(name))
+    return sorted(int(name[:-4]) for name in files.listdir(directory) if _SEGMENT.fullmatch(name))
 
 
 def _look_at_tail(segment: Segment) -> int | None:
@@ -191,14 +192,14 @@ def _recover(
 
 def _check_transaction_indexes(directory: str, segments: list[Segment], end: int) -> None:
     """Make those anew that cannot be right; a consumer must not be shown aborted records."""
-    on_disk = {name for name in os.listdir(directory) if name.endswith(".txnindex")}
+    on_disk = {name for name in files.listdir(directory) if name.endswith(".txnindex")}
     damaged = []
     ends = [*(following.base_offset for following in segments[1:]), end]
     for segment, segment_end in zip(segments, ends, strict=True):
         path = segment.transaction_index.path
         if os.path.basename(path) in on_disk:
-            with open(path, "rb") as file:
-                fault = transaction_index.fault(file.read(), segment.base_offset, segment_end)
+            content = files.read_file(path)
+            fault = transaction_index.fault(content, segment.base_offset, segment_end)
             if fault:
                 log.warning("%s: %s; made anew", path, fault)
                 damaged.append(segment)

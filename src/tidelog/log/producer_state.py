@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from tidelog import files
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.log.files import remove, write_atomically
+from tidelog.files import remove, write_atomically
 from tidelog.log.transaction_index import Aborted
 from tidelog.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, add_sequence
 from tidelog.wire.markers import Marker
@@ -261,7 +262,7 @@ def save_between(directory: str, offset: int, state: ProducerState, bases: Itera
 
 def snapshot_offsets(directory: str) -> list[int]:
     """The offsets of the snapshots in a directory, oldest first."""
-    names = (name for name in os.listdir(directory) if name.endswith(".snapshot"))
+    names = (name for name in files.listdir(directory) if name.endswith(".snapshot"))
     return sorted(int(name[:20]) for name in names if name[:20].isdigit())
 
 
@@ -279,8 +280,7 @@ def load_newest_snapshot(
                 remove(path)
             continue
         try:
-            with open(path, "rb") as file:
-                return offset, ProducerState.decode(file.read())
+            return offset, ProducerState.decode(files.read_file(path))
         except (ValueError, OSError) as error:
             log.warning("%s cannot be used (%s); the state is rebuilt from the log", path, error)
             remove(path)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from crc32c import crc32c
 
+from tidelog import files
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState, load_newest_snapshot
 from tidelog.log.segment import MAX_RELATIVE, FileRange, LogFile, Segment
@@ -48,7 +48,7 @@ def recover_segment(
 
     ``limit`` is the first offset of the next segment, if there is one.
     """
-    on_disk = os.stat(segment.path).st_size
+    on_disk = files.size(segment.path)
     segment.size = on_disk
     segment.clear_index()
     if limit is None:
@@ -81,7 +81,7 @@ def recover_segment(
         position += header.size
         next_offset = last + 1
     if position < on_disk:
-        os.ftruncate(segment.file.fd, position)
+        files.ftruncate(segment.file.fd, position)
     segment.size = position
     return Recovered(next_offset, on_disk - position, reason, bool(markers), epochs.entries)
 
@@ -106,7 +106,7 @@ class _Reader:
         while self._end - position < wanted:
             room = self._buffer[self._end - position : wanted]
             try:
-                count = os.preadv(self._file.fd, [room], self._end)
+                count = files.preadv(self._file.fd, [room], self._end)
             except OSError as error:
                 message = f"{error.strerror} at byte {self._end}"
                 raise OSError(error.errno, message, self._file.path) from error

@@ -14,14 +14,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import mmap
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from tidelog import files
 from tidelog.log.index import OffsetIndex, TimeIndex
 from tidelog.log.transaction_index import TransactionIndex
 from tidelog.wire.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
+
+if TYPE_CHECKING:
+    import mmap
 
 _SCAN = 16 * 1024
 MAX_RELATIVE = 0x7FFFFFFF  # offsets in the indexes have 31 bits
@@ -36,23 +40,23 @@ class LogFile:
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
-        self._map: mmap.mmap | None = None
+        self.fd = files.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+        self._map: mmap.mmap | bytes | None = None
 
     def view(self, position: int, length: int) -> memoryview:
         """A view of the page cache; the map grows with the file."""
         if self._map is None or len(self._map) < position + length:
             try:
-                self._map = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+                self._map = files.map_file(self.fd)
             except OSError:
                 # A file system that has turned read-only maps no file that is open for writing.
-                return memoryview(os.pread(self.fd, length, position))
+                return memoryview(files.pread(self.fd, length, position))
             _mapped.add(self)
         return memoryview(self._map)[position : position + length]
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            files.close(self.fd)
 
 
 _mapped: WeakSet[LogFile] = WeakSet()
@@ -83,7 +87,7 @@ class FileRange:
         return self.length
 
     def read(self) -> bytes:
-        return os.pread(self.file.fd, self.length, self.position)
+        return files.pread(self.file.fd, self.length, self.position)
 
 
 class Segment:
@@ -97,7 +101,7 @@ class Segment:
         stem = os.path.join(directory, f"{base_offset:020d}")
         self.path = stem + ".log" + suffix  # a copy that compaction makes has one
         self._file: LogFile | None = LogFile(self.path, create=True) if create else None
-        self.size = 0 if create else os.stat(self.path).st_size
+        self.size = 0 if create else files.size(self.path)
         self.offset_index = OffsetIndex(stem + ".index" + suffix, base_offset)
         self.time_index = TimeIndex(stem + ".timeindex" + suffix, base_offset)
         self.transaction_index = TransactionIndex(stem + ".txnindex" + suffix, base_offset)
@@ -150,10 +154,10 @@ class Segment:
     ) -> None:
         """Write one placed batch.  An error leaves the segment as it was."""
         size, position = len(batch), self.size
-        written = os.pwrite(self.file.fd, batch, position)
+        written = files.pwrite(self.file.fd, batch, position)
         if written != size:
             # Take the torn write back, so that the file ends with a whole batch.
-            os.ftruncate(self.file.fd, position)
+            files.ftruncate(self.file.fd, position)
             raise OSError(errno.ENOSPC, "the disk is full", self.path)
         self.note(position, size, last_offset, max_timestamp, interval)
 
@@ -201,7 +205,7 @@ class Segment:
         return found is not None and self.header_at(found[0]).max_timestamp == timestamp
 
     def header_at(self, position: int) -> BatchHeader:
-        data = os.pread(self.file.fd, HEADER_SIZE, position)
+        data = files.pread(self.file.fd, HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             raise OSError(5, "the segment is shorter than it was", self.path)
         return BatchHeader(*HEADER.unpack(data))
@@ -209,7 +213,7 @@ class Segment:
     def newest_ms(self) -> int:
         """What retention by time goes by: the newest record, else the file's own time."""
         timestamp = self.max_timestamp[0]
-        return timestamp if timestamp >= 0 else os.stat(self.path).st_mtime_ns // 1_000_000
+        return timestamp if timestamp >= 0 else files.modified_ms(self.path)
 
     def oldest_ms(self) -> int | None:
         """The time of the first batch, once known; rolling by age goes by it."""
@@ -243,7 +247,7 @@ class Segment:
         while 0 <= position <= size - HEADER_SIZE:
             local = position - start
             if local + HEADER_SIZE > len(chunk):
-                chunk, start, local = os.pread(file.fd, _SCAN, position), position, 0
+                chunk, start, local = files.pread(file.fd, _SCAN, position), position, 0
                 if len(chunk) < HEADER_SIZE:
                     break
             header = BatchHeader(*unpack(chunk, local))
@@ -320,7 +324,7 @@ class Segment:
         """
         found = self.locate(offset)
         position = self.size if found is None else found[0]
-        os.ftruncate(self.file.fd, position)
+        files.ftruncate(self.file.fd, position)
         self.size = position
         self.file._map = None
         self.offset_index.truncate(offset, position)
@@ -354,7 +358,7 @@ class Segment:
         renamed = []
         for path in self.files:
             try:
-                os.rename(path, path + ".deleted")
+                files.rename(path, path + ".deleted")
                 renamed.append(path + ".deleted")
             except FileNotFoundError:
                 continue

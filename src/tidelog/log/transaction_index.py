@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.log.files import remove
+from tidelog.files import remove
 from tidelog.log.index import _Index
 
 _ENTRY = struct.Struct(">hqqqq")

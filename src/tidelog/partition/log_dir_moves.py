@@ -18,12 +18,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from tidelog import files
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.log.files import remove, sync_directory, write_atomically
+from tidelog.files import remove, sync_directory, write_atomically
 from tidelog.log.manager import TOPIC_ID
 from tidelog.log.moved import MOVED, unmark
 from tidelog.log.producer_state import save_snapshot
@@ -99,7 +99,7 @@ class LogDirMoves:
             if self.moves.get(key) is move:
                 del self.moves[key]
         if not finished:
-            await asyncio.to_thread(shutil.rmtree, move.future, ignore_errors=True)
+            await asyncio.to_thread(files.remove_tree, move.future)
             return
         log.info("%s was moved to %s", old, move.parent)
         try:
@@ -155,7 +155,7 @@ class Piece:
         copy_range(self._file, os.path.join(self._target, name), self.start, self.end)
         for path in self._beside if self.last else ():
             with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(path, os.path.join(self._target, os.path.basename(path)))
+                files.copy_file(path, os.path.join(self._target, os.path.basename(path)))
 
 
 class Move:
@@ -185,10 +185,10 @@ class Move:
         return self.partition.log.end_offset - first.base_offset
 
     def begin(self) -> None:
-        os.mkdir(self.future)
+        files.mkdir(self.future)
         write_atomically(os.path.join(self.future, MOVED), b"")
         with contextlib.suppress(FileNotFoundError):  # a lost id is taken from the registry
-            shutil.copyfile(
+            files.copy_file(
                 os.path.join(self.partition.log.directory, TOPIC_ID),
                 os.path.join(self.future, TOPIC_ID),
             )
@@ -235,11 +235,11 @@ class Move:
         save_snapshot(self.future, current.end_offset, current.producers)
         current.epochs.save(self.future)
         known = {os.path.basename(path) for s in current.segments for path in s.files}
-        for name in os.listdir(self.future):
+        for name in files.listdir(self.future):
             # Of segments that retention or compaction has let go meanwhile.
             if name[:20].isdecimal() and not name.endswith(".snapshot") and name not in known:
                 remove(os.path.join(self.future, name))
-        os.rename(self.future, self.final)
+        files.rename(self.future, self.final)
         current.move_to(self.final)
         return True
 
@@ -261,19 +261,19 @@ class Move:
     def remove_old(self, doomed: str) -> None:
         sync_directory(os.path.dirname(doomed))
         unmark(self.final)
-        shutil.rmtree(doomed, ignore_errors=True)
+        files.remove_tree(doomed)
 
 
 def copy_range(source: LogFile, target: str, start: int, end: int) -> None:
     """Bytes of a file into another, to the same place, synced."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if start == 0 else 0)
-    fd = os.open(target, flags, 0o644)
+    fd = files.open(target, flags, 0o644)
     try:
         while start < end:
-            data = os.pread(source.fd, min(end - start, 1 << 20), start)
+            data = files.pread(source.fd, min(end - start, 1 << 20), start)
             if not data:
                 raise OSError(5, "the segment is shorter than it was", source.path)
-            start += os.pwrite(fd, data, start)
-        os.fdatasync(fd)
+            start += files.pwrite(fd, data, start)
+        files.fdatasync(fd)
     finally:
-        os.close(fd)
+        files.close(fd)

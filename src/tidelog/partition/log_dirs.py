@@ -19,9 +19,9 @@ import asyncio
 import errno
 import logging
 import os
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 
+from tidelog import files
 from tidelog.clock import Clock
 from tidelog.keeper.keeper import KeeperError
 from tidelog.log.flush import RecordsLost
@@ -122,9 +122,12 @@ class LogDirs:
 
 def _probe(directory: str) -> None:
     """Write what has no name, so that nothing is left however this ends."""
-    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+    fd = files.open_unnamed(directory)
+    try:
         for _ in range(_CHUNKS):
             left = memoryview(_CHUNK)
             while left:
-                left = left[file.write(left) :]
-        os.fsync(file.fileno())
+                left = left[files.write(fd, left) :]
+        files.fsync(fd)
+    finally:
+        files.close(fd)

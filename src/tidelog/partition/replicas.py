@@ -10,15 +10,15 @@ import asyncio
 import errno
 import logging
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from tidelog import files
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.files import remove
 from tidelog.log import descriptors
-from tidelog.log.files import remove
 from tidelog.log.flush import Flush
 from tidelog.log.manager import LogManager
 from tidelog.log.segment import let_go_of_maps
@@ -267,7 +267,7 @@ class Replicas:
             self.storage_failed(partition.log.directory, error)
             doomed = None
         if doomed:
-            self._sweeper.submit(shutil.rmtree, doomed, ignore_errors=True)
+            self._sweeper.submit(files.remove_tree, doomed)
 
     # -- flushing ---------------------------------------------------------------
 
