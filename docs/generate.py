@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.pipeline.kafka_settings import REFUSED_BY_SOURCE, UNDERSTOOD
 from tidelog.pipeline.options import SOURCE_OPTIONS
 from tidelog.settings_legacy import GONE, PER_TOPIC, RENAMED

@@ -91,7 +91,7 @@ def test_api_versions_of_the_future_get_the_version_to_fall_back_to(client):
 
 def test_announced_versions_are_those_that_are_served(client):
     from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
-    from tidelog.broker.dispatch import REGISTRY
+    from tidelog.broker.registry import REGISTRY
 
     request = ApiVersionsRequest(client_software_name="raw", client_software_version="1")
     answer = client.call(request, ApiVersionsResponse, 3)

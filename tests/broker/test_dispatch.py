@@ -7,21 +7,21 @@ import pytest
 from support.raw_client import RawClient
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.wire.messages.list_groups import ListGroupsRequest
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
-def at_once(broker, request, client):
+def at_once(broker, message, request):
     raise RuntimeError("a bug")
 
 
-async def later(broker, request, client):
+async def later(broker, message, request):
     await asyncio.sleep(0)
     raise RuntimeError("a bug")
 
 
-async def not_an_answer(broker, request, client):
+async def not_an_answer(broker, message, request):
     return MetadataResponse(topics="a bug")
 
 

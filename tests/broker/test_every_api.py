@@ -6,7 +6,7 @@ import pytest
 from support.raw_client import RawClient, batch_of
 
 from tidelog.broker.broker import Broker  # noqa: F401  (fills the registry)
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import (

@@ -8,8 +8,8 @@ from support.group_client import GroupClient
 from support.raw_client import batch_of
 from support.waiting import until
 
-from tidelog.broker.dispatch import REGISTRY
 from tidelog.broker.handlers.k16_list_groups import list_groups
+from tidelog.broker.registry import REGISTRY
 from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker

@@ -21,7 +21,7 @@ from faults.corpus import LOOKED_INTO, LOOKED_INTO_CONFIG, PLAIN_CONFIG, TOPIC
 from faults.mutations import FETCH, PRODUCE, Frame, Mutator
 from support.raw_client import RawClient, batch_of, values_of
 
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.wire.messages.delete_topics import (

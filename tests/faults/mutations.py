@@ -13,7 +13,7 @@ import struct
 from crc32c import crc32c
 from faults.corpus import Corpus
 
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.wire.batch import HEADER_SIZE, LENGTH_OVERHEAD
 from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import REQUEST_PREFIX, encode_request, skip_tags

@@ -13,8 +13,9 @@ from partition.test_model import KEY, TOPIC, World
 from support.log import make_batch
 from support.log_faults import FaultyDisk
 
-from tidelog.broker.dispatch import Client
 from tidelog.broker.handlers import k00_produce, k02_list_offsets
+from tidelog.broker.registry import REGISTRY
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.metadata import ClusterMetadata
@@ -214,7 +215,8 @@ def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: No
             row = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             topic = ListOffsetsTopic(name="t", partitions=[row])
             request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
-            answer = k02_list_offsets.list_offsets(broker, request, Client(None, version))  # type: ignore[arg-type]
+            local = Request.local(REGISTRY[request.api_key], version)
+            answer = k02_list_offsets.list_offsets(broker, request, local)
             found = answer.topics[0].partitions[0]
             return found.error_code, found.offset
 

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from tidelog import files
 from tidelog.broker import handlers
 from tidelog.broker.connection import Connection
-from tidelog.broker.dispatch import REGISTRY, Client
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.registry import REGISTRY
+from tidelog.broker.request import Request
 from tidelog.broker.server import Server
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
@@ -489,9 +490,10 @@ class Broker:
         assert isinstance(self.controller, ClusterAdmin)
         if self.member.controller is None:
             return await self.controller.ask(request, answer, version)
-        handler = REGISTRY[request.api_key].handler
-        assert handler is not None
-        result = handler(self, request, Client(None, version))  # type: ignore[arg-type]
+        api = REGISTRY[request.api_key]
+        assert api.handler is not None
+        result = api.handler(self, request, Request.local(api, version))
+        assert result is not None
         response = result if isinstance(result, Message) else await result
         assert isinstance(response, answer)
         return response

@@ -76,6 +76,10 @@ class Pending:
 class Connection:
     """See the module."""
 
+    # Until there are other listeners, and clients that say who they are.
+    listener = "PLAINTEXT"
+    principal = "User:ANONYMOUS"
+
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self.server = server
         self.sock = sock

@@ -11,9 +11,9 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker import dispatch as dispatching
-from tidelog.broker import tracing
+from tidelog.broker import registry, tracing
 from tidelog.broker.connection import Connection
+from tidelog.broker.dispatch import dispatch, only_controller_requests
 from tidelog.broker.lanes import Lanes, make_lanes
 from tidelog.errors import SettingError
 from tidelog.log import descriptors
@@ -39,14 +39,14 @@ class Server:
     """Accepts connections and hands their frames to the dispatcher."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.dispatch: tracing.Dispatch = partial(dispatching.dispatch, broker)
+        self.dispatch: tracing.Dispatch = partial(dispatch, broker)
         if log.isEnabledFor(logging.DEBUG):
             self.dispatch = tracing.traced(self.dispatch, broker)
         self._to_all = self.dispatch
         self._settings = settings
         self.max_request: int = settings["socket.request.max.bytes"]
-        self.usual_request = min(self.max_request, dispatching.MAX_REQUEST)
-        self.too_large = dispatching.too_large
+        self.usual_request = min(self.max_request, registry.MAX_REQUEST)
+        self.too_large = registry.too_large
         self._max_connections: int = settings["max.connections"]
         self._transfer: str = settings["fetch.transfer"]
         self._complaints = Complaints(log, broker.clock)
@@ -73,7 +73,7 @@ class Server:
         it names none.
         """
         if not clients:
-            self.dispatch = partial(dispatching.only_orders, self._to_all)
+            self.dispatch = partial(only_controller_requests, self._to_all)
         loop = asyncio.get_running_loop()
         self.lanes = make_lanes(loop)
         for sock in self._listeners:

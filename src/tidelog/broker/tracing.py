@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from tidelog.broker.dispatch import REGISTRY
+from tidelog.broker.registry import REGISTRY
 from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import REQUEST_PREFIX, skip_tags
 from tidelog.wire.hot import TopicRef, decode_produce
@@ -66,7 +66,7 @@ def _line(broker: Broker, data: memoryview) -> str:
         start = skip_tags(data, start)
     message = None
     rows: list[Any]
-    if api.request is ProduceRequest:  # the only one that is not limited to a mebibyte
+    if api.request is ProduceRequest:  # without its records
         rows = [topic for topic, _ in decode_produce(data, start, version)[3]]
     else:
         message, _ = decoder(api.request, version)(data, start)

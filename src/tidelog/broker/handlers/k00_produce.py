@@ -25,8 +25,8 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.connection import Pending
-from tidelog.broker.deferred import client_id
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import raw_api
+from tidelog.broker.request import Request
 from tidelog.broker.tracing import printable
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.partition.offload import Job, Work
@@ -65,9 +65,14 @@ Answers = list[tuple[TopicRef, list[Produced]]]
 
 
 @raw_api(ProduceRequest, versions=(3, 13), announce_from=0, large=True)
-def produce(broker: Broker, frame: Frame) -> None:
+def produce(broker: Broker, request: Request) -> None:
     """Append record batches."""
-    connection, data, start, version, correlation_id = frame
+    connection, data, start, version = (
+        request.connection,
+        request.data,
+        request.start,
+        request.version,
+    )
     waiting: list[_Waiting] = []
     one = decode_one_produce(data, start, version)
     if one is not None and one[0] in _WITH_ANSWER:
@@ -76,38 +81,38 @@ def produce(broker: Broker, frame: Frame) -> None:
         try:
             result = _append(broker, topic, index, records, acks, version, now_ms, waiting)
             if waiting:
-                _wait_for_acks(broker, frame, acks, timeout_ms, [(topic, [result])], waiting)
+                _wait_for_acks(broker, request, acks, timeout_ms, [(topic, [result])], waiting)
             else:
-                connection.reply_small(encode_one_produced(correlation_id, topic, result))
+                connection.reply_small(encode_one_produced(request.correlation_id, topic, result))
             return
         except OpenElsewhere:
             pass  # the same again, the long way
     transactional_id, acks, timeout_ms, rows = decode_produce(data, start, version)
     refusal = None
     if version < _FIRST_MAGIC_2:
-        _warn_of_old_producer(broker, frame, acks)
+        _warn_of_old_producer(broker, request, acks)
         refusal = ErrorCode.UNSUPPORTED_VERSION
     elif acks not in (0, 1, _ALL):
         refusal = ErrorCode.INVALID_REQUIRED_ACKS
     elif transactional_id is not None:
         refusal = ErrorCode.INVALID_TXN_STATE
     if refusal is not None:
-        _answer(frame, acks, _refuse(rows, refusal))
+        _answer(request, acks, _refuse(rows, refusal))
         return
     work = _append_all(broker, rows, acks, version, waiting)
     try:
         job = next(work)
     except StopIteration as done:
         if waiting:
-            _wait_for_acks(broker, frame, acks, timeout_ms, done.value, waiting)
+            _wait_for_acks(broker, request, acks, timeout_ms, done.value, waiting)
         else:
-            _answer(frame, acks, done.value)
+            _answer(request, acks, done.value)
         return
     for _, partitions in rows:  # out of the connection's buffer
         partitions[:] = [
             (index, records and memoryview(bytearray(records))) for index, records in partitions
         ]
-    pending = _LaterAnswer(broker, frame, acks, timeout_ms)
+    pending = _LaterAnswer(broker, request, acks, timeout_ms)
     pending.task = broker.spawn(pending.open_elsewhere(work, job, waiting))
     connection.park(pending)
 
@@ -222,15 +227,15 @@ def _refused(index: int, error: ApiError) -> Produced:
     return Produced(index, error.code, message=error.message, record_errors=errors)
 
 
-def _warn_of_old_producer(broker: Broker, frame: Frame, acks: int) -> None:
+def _warn_of_old_producer(broker: Broker, request: Request, acks: int) -> None:
     """With acks=0 it never hears that its records are lost, so the operator does."""
-    name, peer = printable(client_id(frame)), frame.connection.peer
+    name, peer = printable(request.client_id), request.connection.peer
     lost = "are lost, and with acks=0 it does not notice" if acks == 0 else "are refused"
     broker.server.complain(
         "old producer",
-        f"{peer}: records of client {name} {lost}: it sent Produce v{frame.version}, in a message "
-        "format from before Kafka 0.11; upgrade the client, or have it speak the protocol of Kafka "
-        "0.11 or newer (api_version, Version, broker.version.fallback)",
+        f"{peer}: records of client {name} {lost}: it sent Produce v{request.version}, in a "
+        "message format from before Kafka 0.11; upgrade the client, or have it speak the protocol "
+        "of Kafka 0.11 or newer (api_version, Version, broker.version.fallback)",
     )
 
 
@@ -238,25 +243,25 @@ def _refuse(rows: ProduceRows, code: ErrorCode) -> Answers:
     return [(topic, [Produced(index, code) for index, _ in parts]) for topic, parts in rows]
 
 
-def _answer(frame: Frame, acks: int, answers: Answers) -> None:
+def _answer(request: Request, acks: int, answers: Answers) -> None:
     if acks != 0:
-        answer = encode_produce_response(frame.version, frame.correlation_id, answers)
-        frame.connection.reply([answer])
+        answer = encode_produce_response(request.version, request.correlation_id, answers)
+        request.connection.reply([answer])
     elif _failed(answers):
-        frame.connection.hang_up("a Produce with acks=0 failed")
+        request.connection.hang_up("a Produce with acks=0 failed")
 
 
 def _wait_for_acks(
     broker: Broker,
-    frame: Frame,
+    request: Request,
     acks: int,
     timeout_ms: int,
     answers: Answers,
     waiting: list[_Waiting],
 ) -> None:
-    pending = _LaterAnswer(broker, frame, acks, timeout_ms)
+    pending = _LaterAnswer(broker, request, acks, timeout_ms)
     pending.wait_for_acks(answers, waiting)
-    frame.connection.park(pending)
+    request.connection.park(pending)
 
 
 def _failed(answers: Answers) -> bool:
@@ -307,12 +312,12 @@ class _LaterAnswer(Pending):
 
     soon = True
 
-    def __init__(self, broker: Broker, frame: Frame, acks: int, timeout_ms: int) -> None:
-        super().__init__(frame.connection, blocking=True)
+    def __init__(self, broker: Broker, request: Request, acks: int, timeout_ms: int) -> None:
+        super().__init__(request.connection, blocking=True)
         self._broker = broker
         # Not the frame itself: it would keep the connection's buffer alive.
-        self._version, self._correlation_id = frame.version, frame.correlation_id
-        self._size = len(frame.data)
+        self._version, self._correlation_id = request.version, request.correlation_id
+        self._size = len(request.data)
         self._acks, self._timeout_ms = acks, timeout_ms
         self._answers: Answers = []
         self._waiting: list[_Waiting] = []

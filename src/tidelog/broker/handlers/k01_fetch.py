@@ -22,8 +22,9 @@ import struct
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Pending
-from tidelog.broker.dispatch import Frame, raw_api
 from tidelog.broker.fetch_sessions import FetchSession
+from tidelog.broker.registry import raw_api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.partition.partition import Partition
 from tidelog.wire.hot import (
@@ -47,23 +48,23 @@ _DIVERGING = struct.Struct(">BBBiqB")  # one tag: number 0, 13 bytes: epoch, end
 
 
 @raw_api(FetchRequest, versions=(4, 18))
-def fetch(broker: Broker, frame: Frame) -> None:
+def fetch(broker: Broker, request: Request) -> None:
     """Read record batches; waits for new ones if asked to."""
-    head = decode_fetch(frame.data, frame.start, frame.version)
+    head = decode_fetch(request.data, request.start, request.version)
     try:
-        by_id = frame.version >= _FIRST_TOPIC_ID
+        by_id = request.version >= _FIRST_TOPIC_ID
         session, incremental = broker.fetch_sessions.resolve(head, by_id)
     except ApiError as error:
-        answer = encode_fetch_response(frame.version, frame.correlation_id, error.code, 0, [])
-        frame.connection.reply(answer)  # type: ignore[arg-type]
+        answer = encode_fetch_response(request.version, request.correlation_id, error.code, 0, [])
+        request.connection.reply(answer)  # type: ignore[arg-type]
         return
     rows = list(session.rows.values()) if session and incremental else head.rows
-    work = _Fetch(broker, frame, head, rows, session, incremental)
+    work = _Fetch(broker, request, head, rows, session, incremental)
     work.read()
     if work.ready() or head.max_wait_ms <= 0 or not rows:
-        frame.connection.reply(work.encode())  # type: ignore[arg-type]
+        request.connection.reply(work.encode())  # type: ignore[arg-type]
     else:
-        frame.connection.park(work)
+        request.connection.park(work)
         work.wait()
 
 
@@ -95,16 +96,16 @@ class _Fetch(Pending):
     def __init__(
         self,
         broker: Broker,
-        frame: Frame,
+        request: Request,
         head: FetchHead,
         rows: list[FetchRow],
         session: FetchSession | None,
         incremental: bool,
     ) -> None:
-        super().__init__(frame.connection, blocking=True)
+        super().__init__(request.connection, blocking=True)
         self._broker = broker
         # Not the frame itself: it would keep the connection's buffer alive.
-        self._version, self._correlation_id = frame.version, frame.correlation_id
+        self._version, self._correlation_id = request.version, request.correlation_id
         self._head = head
         self._rows = rows
         self._session = session

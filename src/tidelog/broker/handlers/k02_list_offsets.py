@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log import timestamps
 from tidelog.partition.offload import Job, Work
@@ -43,10 +44,10 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 
 @api(ListOffsetsRequest, versions=(1, 11))
 def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, client: Client
+    broker: Broker, message: ListOffsetsRequest, request: Request
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Find offsets: earliest, latest, by time."""
-    work = _look_up_all(broker, request, client.version)
+    work = _look_up_all(broker, message, request.version)
     try:
         job = next(work)
     except StopIteration as done:
@@ -56,17 +57,17 @@ def list_offsets(
 
 
 def _look_up_all(
-    broker: Broker, request: ListOffsetsRequest, version: int
+    broker: Broker, message: ListOffsetsRequest, version: int
 ) -> Work[ListOffsetsResponse]:
     """One partition after the other; yields what is too much for the event loop."""
     asked = Counter(
-        (topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
+        (topic.name, row.partition_index) for topic in message.topics for row in topic.partitions
     )
-    committed = request.isolation_level == _READ_COMMITTED
-    follower = request.replica_id >= 0 and broker.member is not None
+    committed = message.isolation_level == _READ_COMMITTED
+    follower = message.replica_id >= 0 and broker.member is not None
     budget = Budget()
     answer = ListOffsetsResponse(topics=[])
-    for topic in request.topics:
+    for topic in message.topics:
         answer.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=[]))
         for row in topic.partitions:
             if asked[topic.name, row.partition_index] == 1:

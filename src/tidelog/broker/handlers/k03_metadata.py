@@ -16,7 +16,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker import authorized_operations
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
 from tidelog.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
@@ -41,19 +42,19 @@ _FIRST_BY_ID = 12
 
 @api(MetadataRequest, versions=(0, 13), cached=True)
 def metadata(
-    broker: Broker, request: MetadataRequest, client: Client
+    broker: Broker, message: MetadataRequest, request: Request
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Describe brokers, topics and leaders."""
     known = broker.metadata.topics
-    wanted = _distinct(request.topics)
-    if wanted is None or (not wanted and client.version < _FIRST_NULL_FOR_ALL):
+    wanted = _distinct(message.topics)
+    if wanted is None or (not wanted and request.version < _FIRST_NULL_FOR_ALL):
         topics = [_describe(topic, broker) for topic in known.values()]
-        return _answer(broker, client, request, topics)
-    if request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
+        return _answer(broker, request, message, topics)
+    if message.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]:
         missing = {row.name for row in wanted if row.name is not None and row.name not in known}
         if missing:
-            return _create(broker, client, request, wanted, sorted(missing))
-    return _answer(broker, client, request, [_look_up(broker, client, row) for row in wanted])
+            return _create(broker, request, message, wanted, sorted(missing))
+    return _answer(broker, request, message, [_look_up(broker, request, row) for row in wanted])
 
 
 def _distinct(rows: list[MetadataRequestTopic] | None) -> list[MetadataRequestTopic] | None:
@@ -65,8 +66,8 @@ def _distinct(rows: list[MetadataRequestTopic] | None) -> list[MetadataRequestTo
 
 async def _create(
     broker: Broker,
-    client: Client,
-    request: MetadataRequest,
+    request: Request,
+    message: MetadataRequest,
     wanted: list[MetadataRequestTopic],
     missing: list[str],
 ) -> MetadataResponse:
@@ -86,24 +87,24 @@ async def _create(
         await asyncio.sleep(0)  # others have their turn between two topics
     topics = []
     for row in wanted:
-        topic = _look_up(broker, client, row)
+        topic = _look_up(broker, request, row)
         if topic.error_code and row.name in errors:
             topic.error_code = errors[row.name]
         topics.append(topic)
-    return _answer(broker, client, request, topics)
+    return _answer(broker, request, message, topics)
 
 
 def _answer(
-    broker: Broker, client: Client, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    broker: Broker, request: Request, message: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     cluster = broker.metadata
-    if request.include_topic_authorized_operations:
+    if message.include_topic_authorized_operations:
         for topic in topics:
             if topic.name is not None:
                 topic.topic_authorized_operations = authorized_operations.on_topic()
     brokers = []
     for info in cluster.brokers.values():
-        host, port = broker.address_of(info, client.connection)
+        host, port = broker.address_of(info, request.connection)
         brokers.append(
             MetadataResponseBroker(node_id=info.broker_id, host=host, port=port, rack=info.rack)
         )
@@ -113,13 +114,13 @@ def _answer(
         controller_id=cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=authorized_operations.on_cluster(
-            request.include_cluster_authorized_operations
+            message.include_cluster_authorized_operations
         ),
     )
 
 
-def _look_up(broker: Broker, client: Client, row: MetadataRequestTopic) -> MetadataResponseTopic:
-    if client.version < _FIRST_BY_ID and (row.name is None or row.topic_id != ZERO_UUID):
+def _look_up(broker: Broker, request: Request, row: MetadataRequestTopic) -> MetadataResponseTopic:
+    if request.version < _FIRST_BY_ID and (row.name is None or row.topic_id != ZERO_UUID):
         # v10 and v11 have the fields already, but their answers cannot leave the name out.
         return _missing(row.name or "", row.topic_id, ErrorCode.INVALID_REQUEST)
     if row.name is None or row.topic_id != ZERO_UUID:

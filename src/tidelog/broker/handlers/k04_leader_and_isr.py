@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 @api(LeaderAndIsrRequest, versions=(5, 7))
 async def leader_and_isr(
-    broker: Broker, request: LeaderAndIsrRequest, client: Client
+    broker: Broker, message: LeaderAndIsrRequest, request: Request
 ) -> LeaderAndIsrResponse:
     """Lead and follow partitions, as the controller says."""
     if broker.member is None:  # alone, we are the controller ourselves
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, topics=[])
-    return await broker.member.orders.leader_and_isr(request)
+    return await broker.member.orders.leader_and_isr(message)

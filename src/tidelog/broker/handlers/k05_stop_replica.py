@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 @api(StopReplicaRequest, versions=(3, 4))
 async def stop_replica(
-    broker: Broker, request: StopReplicaRequest, client: Client
+    broker: Broker, message: StopReplicaRequest, request: Request
 ) -> StopReplicaResponse:
     """Let go of partitions, as the controller says."""
     if broker.member is None:
         code = ErrorCode.STALE_CONTROLLER_EPOCH
         return StopReplicaResponse(error_code=code, partition_errors=[])
-    return await broker.member.orders.stop_replica(request)
+    return await broker.member.orders.stop_replica(message)

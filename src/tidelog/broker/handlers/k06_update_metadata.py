@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 @api(UpdateMetadataRequest, versions=(7, 8))
 async def update_metadata(
-    broker: Broker, request: UpdateMetadataRequest, client: Client
+    broker: Broker, message: UpdateMetadataRequest, request: Request
 ) -> UpdateMetadataResponse:
     """Learn of brokers, topics and leaders from the controller."""
     if broker.member is None:
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-    return await broker.member.orders.update_metadata(request)
+    return await broker.member.orders.update_metadata(message)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @api(ControlledShutdownRequest, versions=(2, 3))
 async def controlled_shutdown(
-    broker: Broker, request: ControlledShutdownRequest, client: Client
+    broker: Broker, message: ControlledShutdownRequest, request: Request
 ) -> ControlledShutdownResponse:
     """Move the leaders of a broker that stops."""
     member = broker.member
@@ -29,7 +30,7 @@ async def controlled_shutdown(
         if member is None or member.controller is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         left = await member.govern(
-            member.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+            member.controller.controlled_shutdown(message.broker_id, message.broker_epoch)
         )
     except ApiError as error:
         return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])

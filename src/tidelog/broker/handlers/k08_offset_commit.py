@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import client_id, read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.service import Codes, CommitRow
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_commit import (
@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 _BY_ID = 10
 
 
-@raw_api(OffsetCommitRequest, versions=(2, 10))
-def offset_commit(broker: Broker, frame: Frame) -> None:
+@api(OffsetCommitRequest, versions=(2, 10))
+def offset_commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> None:
     """Commit the offsets of a group."""
-    request = read_request(OffsetCommitRequest, frame)
     topics = broker.metadata.topic_names
     # The name of each topic; with an id that nobody knows it is empty, as no name can be.
     named = [
-        (topics.get(row.topic_id, "") if frame.version >= _BY_ID else row.name, row)
-        for row in request.topics
+        (topics.get(row.topic_id, "") if request.version >= _BY_ID else row.name, row)
+        for row in message.topics
     ]
     rows: list[CommitRow] = [
         (
@@ -47,25 +46,24 @@ def offset_commit(broker: Broker, frame: Frame) -> None:
         for name, row in named
         for part in row.partitions
     ]
-    send = reply_later(frame)
-    by_id = frame.version >= _BY_ID
+    by_id = request.version >= _BY_ID
     outsider = ""
-    if not request.member_id:
-        outsider = f"client {client_id(frame)!r} at {frame.connection.peer_host}"
+    if not message.member_id:
+        outsider = f"client {request.client_id!r} at {request.connection.peer_host}"
     try:
         broker.groups.commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            frame.version,
+            message.group_id,
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id_or_member_epoch,
+            request.version,
             rows,
-            request.retention_time_ms,
-            lambda codes: send(_response(named, codes, by_id)),
+            message.retention_time_ms,
+            lambda codes: request.reply(_response(named, codes, by_id)),
             outsider,
         )
     except ApiError as error:
-        send(_response(named, {(row[0], row[1]): error.code for row in rows}, by_id))
+        request.reply(_response(named, {(row[0], row[1]): error.code for row in rows}, by_id))
 
 
 def _response(

@@ -17,7 +17,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_fetch import (
@@ -46,38 +47,38 @@ Codes = Mapping[str, ErrorCode]  # of groups that cannot be answered for
 
 @api(OffsetFetchRequest, versions=(1, 10))
 def offset_fetch(
-    broker: Broker, request: OffsetFetchRequest, client: Client
+    broker: Broker, message: OffsetFetchRequest, request: Request
 ) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:
     """Say which offsets groups have committed."""
-    groups = [request.group_id]
-    if client.version >= _MANY:
-        groups = [group.group_id for group in request.groups]
+    groups = [message.group_id]
+    if request.version >= _MANY:
+        groups = [group.group_id for group in message.groups]
     unsafe = [group_id for group_id in groups if not broker.groups.all_safe(group_id)]
     if unsafe:
-        return _answer_when_safe(broker, request, client.version, unsafe)
-    return _answer(broker, request, client.version, {})
+        return _answer_when_safe(broker, message, request.version, unsafe)
+    return _answer(broker, message, request.version, {})
 
 
 async def _answer_when_safe(
-    broker: Broker, request: OffsetFetchRequest, version: int, unsafe: list[str]
+    broker: Broker, message: OffsetFetchRequest, version: int, unsafe: list[str]
 ) -> OffsetFetchResponse:
     codes = await asyncio.gather(*map(broker.groups.when_safe, unsafe))
-    return _answer(broker, request, version, dict(zip(unsafe, codes, strict=True)))
+    return _answer(broker, message, version, dict(zip(unsafe, codes, strict=True)))
 
 
 def _answer(
-    broker: Broker, request: OffsetFetchRequest, version: int, codes: Codes
+    broker: Broker, message: OffsetFetchRequest, version: int, codes: Codes
 ) -> OffsetFetchResponse:
     if version >= _MANY:
-        stable = request.require_stable
-        groups = [_group(broker, group, version, codes, stable) for group in request.groups]
+        stable = message.require_stable
+        groups = [_group(broker, group, version, codes, stable) for group in message.groups]
         return OffsetFetchResponse(groups=groups)
     wanted = None
-    if request.topics is not None:
-        wanted = [(row.name, row.partition_indexes) for row in request.topics]
+    if message.topics is not None:
+        wanted = [(row.name, row.partition_indexes) for row in message.topics]
     code = ErrorCode.NONE
     try:
-        rows = _rows(broker, request.group_id, codes, wanted, request.require_stable)
+        rows = _rows(broker, message.group_id, codes, wanted, message.require_stable)
     except ApiError as error:
         code = error.code
         rows = [

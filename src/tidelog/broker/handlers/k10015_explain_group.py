@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.explain_group import (
     ExplainGroupRequest,
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 @api(ExplainGroupRequest, versions=(0, 0))
 def explain_group(
-    broker: Broker, request: ExplainGroupRequest, client: Client
+    broker: Broker, message: ExplainGroupRequest, request: Request
 ) -> ExplainGroupResponse:
     """Say why a group rebalanced, and why offsets are gone (tidelog's own)."""
-    group_id = request.group_id
+    group_id = message.group_id
     try:
         group = broker.groups.group(group_id)
         removals = broker.groups.removals(group_id)

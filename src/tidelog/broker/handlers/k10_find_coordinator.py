@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.find_coordinator import (
@@ -30,14 +31,14 @@ _MANY = 4
 
 @api(FindCoordinatorRequest, versions=(0, 6))
 async def find_coordinator(
-    broker: Broker, request: FindCoordinatorRequest, client: Client
+    broker: Broker, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
     """Say which broker coordinates a group."""
-    if client.version >= _MANY:
-        keys = request.coordinator_keys
-        found = [await _find(broker, key, request.key_type, client) for key in keys]
+    if request.version >= _MANY:
+        keys = message.coordinator_keys
+        found = [await _find(broker, key, message.key_type, request) for key in keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = await _find(broker, request.key, request.key_type, client)
+    one = await _find(broker, message.key, message.key_type, request)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,
@@ -47,32 +48,30 @@ async def find_coordinator(
     )
 
 
-async def _find(broker: Broker, key: str, key_type: int, client: Client) -> Coordinator:
+async def _find(broker: Broker, key: str, key_type: int, request: Request) -> Coordinator:
     try:
         if key_type == TRANSACTION:
-            message = "there are no transactions yet: leave transactional.id unset"
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+            text = "there are no transactions yet: leave transactional.id unset"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         if key_type != GROUP:
-            message = f"there is no coordinator of kind {key_type}"
-            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+            text = f"there is no coordinator of kind {key_type}"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
         node_id = await broker.groups.find(key)
         info = broker.metadata.brokers.get(node_id)
         if info is None:
-            message = f"broker {node_id}, which coordinates {key!r}, is down"
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+            text = f"broker {node_id}, which coordinates {key!r}, is down"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
     except ApiError as error:
         late = error.code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if late else error.code
         return _failure(key, code, error.message)
     except (KeeperError, OSError) as error:
         return _failure(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-    host, port = broker.address_of(info, client.connection)
+    host, port = broker.address_of(info, request.connection)
     return Coordinator(
         key=key, node_id=node_id, host=host, port=port, error_code=0, error_message=None
     )
 
 
-def _failure(key: str, code: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
-    )
+def _failure(key: str, code: ErrorCode, text: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import client_id, read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.members import Join, JoinResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.join_group import (
@@ -25,34 +25,32 @@ if TYPE_CHECKING:
 _ID_FIRST, _NULL_PROTOCOL, _MAY_SKIP = 4, 7, 9
 
 
-@raw_api(JoinGroupRequest, versions=(0, 9), large=True)
-def join_group(broker: Broker, frame: Frame) -> None:
+@api(JoinGroupRequest, versions=(0, 9), large=True)
+def join_group(broker: Broker, message: JoinGroupRequest, request: Request) -> None:
     """Join a consumer group, or stay in it."""
-    request = read_request(JoinGroupRequest, frame)
-    version = frame.version
-    session_ms, rebalance_ms = request.session_timeout_ms, request.rebalance_timeout_ms
+    version = request.version
+    session_ms, rebalance_ms = message.session_timeout_ms, message.rebalance_timeout_ms
     join = Join(
-        request.member_id,
-        client_id(frame),
-        frame.connection.peer_host,
+        message.member_id,
+        request.client_id,
+        request.connection.peer_host,
         session_ms,
         session_ms if rebalance_ms < 0 else rebalance_ms,
-        request.protocol_type,
-        tuple((row.name, row.metadata) for row in request.protocols),
-        request.group_instance_id,
-        request.reason or "",
+        message.protocol_type,
+        tuple((row.name, row.metadata) for row in message.protocols),
+        message.group_instance_id,
+        message.reason or "",
         id_first=version >= _ID_FIRST,
         may_skip=version >= _MAY_SKIP,
     )
-    send = reply_later(frame)
     try:
-        broker.groups.join(request.group_id, join, lambda r: send(_response(r, version)))
+        broker.groups.join(message.group_id, join, lambda r: request.reply(_response(r, version)))
     except ApiError as error:
         if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = frame.connection.peer
-            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", message)
-        send(_response(JoinResult(error.code, request.member_id), version))
+            peer = request.connection.peer
+            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", text)
+        request.reply(_response(JoinResult(error.code, message.member_id), version))
 
 
 def _response(result: JoinResult, version: int) -> JoinGroupResponse:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 
 @api(HeartbeatRequest, versions=(0, 4))
-def heartbeat(broker: Broker, request: HeartbeatRequest, client: Client) -> HeartbeatResponse:
+def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> HeartbeatResponse:
     """Stay in a consumer group."""
     try:
         code = broker.groups.heartbeat(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            message.group_id, message.member_id, message.group_instance_id, message.generation_id
         )
     except ApiError as error:
         code = error.code

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import client_id, read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError
 from tidelog.wire.messages.leave_group import (
     LeaveGroupRequest,
@@ -23,55 +23,49 @@ if TYPE_CHECKING:
 _MANY = 3
 
 
-@raw_api(LeaveGroupRequest, versions=(0, 5))
-def leave_group(broker: Broker, frame: Frame) -> None:
+@api(LeaveGroupRequest, versions=(0, 5))
+def leave_group(broker: Broker, message: LeaveGroupRequest, request: Request) -> LeaveGroupResponse:
     """Leave a consumer group."""
-    request = read_request(LeaveGroupRequest, frame)
-    send = reply_later(frame)
-    members = request.members
-    if frame.version < _MANY:
-        members = [MemberIdentity(member_id=request.member_id)]
+    members = message.members
+    if request.version < _MANY:
+        members = [MemberIdentity(member_id=message.member_id)]
     try:
         codes = broker.groups.leave(
-            request.group_id,
+            message.group_id,
             [
                 (
                     row.member_id,
                     row.group_instance_id,
-                    _reason(broker, request.group_id, row, frame),
+                    _reason(broker, message.group_id, row, request),
                 )
                 for row in members
             ],
         )
     except ApiError as error:
-        send(LeaveGroupResponse(error_code=error.code))
-        return
-    if frame.version < _MANY:
-        send(LeaveGroupResponse(error_code=codes[0]))
-        return
-    send(
-        LeaveGroupResponse(
-            error_code=0,
-            members=[
-                MemberResponse(
-                    member_id=row.member_id,
-                    group_instance_id=row.group_instance_id,
-                    error_code=code,
-                )
-                for row, code in zip(members, codes, strict=True)
-            ],
-        )
+        return LeaveGroupResponse(error_code=error.code)
+    if request.version < _MANY:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        error_code=0,
+        members=[
+            MemberResponse(
+                member_id=row.member_id,
+                group_instance_id=row.group_instance_id,
+                error_code=code,
+            )
+            for row, code in zip(members, codes, strict=True)
+        ],
     )
 
 
-def _reason(broker: Broker, group_id: str, row: MemberIdentity, frame: Frame) -> str:
+def _reason(broker: Broker, group_id: str, row: MemberIdentity, request: Request) -> str:
     """Why a member goes: what the client says, or that it is not the member itself."""
     reason = row.reason or ""
     group = broker.groups.group(group_id) if group_id else None
     member = group.members.get(row.member_id) if group is not None else None
-    who = client_id(frame)
+    who = request.client_id
     # Without a member id it is an administrator, who knows the instance id only.
     if not row.member_id or (member is not None and member.client_id != who):
-        by = f"client {who!r} at {frame.connection.peer_host} removed it"
+        by = f"client {who!r} at {request.connection.peer_host} removed it"
         return f"{by}: {reason}" if reason else by
     return reason

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.members import SyncResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -17,28 +17,26 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@raw_api(SyncGroupRequest, versions=(0, 5), large=True)
-def sync_group(broker: Broker, frame: Frame) -> None:
+@api(SyncGroupRequest, versions=(0, 5), large=True)
+def sync_group(broker: Broker, message: SyncGroupRequest, request: Request) -> None:
     """Hand in and get the assignment of a generation."""
-    request = read_request(SyncGroupRequest, frame)
-    send = reply_later(frame)
     try:
         broker.groups.sync(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            {row.member_id: row.assignment for row in request.assignments},
-            request.protocol_type,
-            request.protocol_name,
-            lambda result: send(_response(result)),
+            message.group_id,
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id,
+            {row.member_id: row.assignment for row in message.assignments},
+            message.protocol_type,
+            message.protocol_name,
+            lambda result: request.reply(_response(result)),
         )
     except ApiError as error:
         if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = frame.connection.peer
-            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", message)
-        send(_response(SyncResult(error.code)))
+            peer = request.connection.peer
+            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", text)
+        request.reply(_response(SyncResult(error.code)))
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:

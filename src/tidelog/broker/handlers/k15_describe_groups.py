@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError, ErrorCode
@@ -30,14 +31,14 @@ _NOT_FOUND = 6
 
 @api(DescribeGroupsRequest, versions=(0, 6))
 def describe_groups(
-    broker: Broker, request: DescribeGroupsRequest, client: Client
+    broker: Broker, message: DescribeGroupsRequest, request: Request
 ) -> DescribeGroupsResponse:
     """Describe consumer groups."""
-    groups = [_describe(broker, group_id, client.version) for group_id in request.groups]
+    groups = [_describe(broker, group_id, request.version) for group_id in message.groups]
     for group in groups:
         if not group.error_code:
             group.authorized_operations = authorized_operations.on_group(
-                request.include_authorized_operations
+                message.include_authorized_operations
             )
     return DescribeGroupsResponse(groups=groups)
 
@@ -47,10 +48,10 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
         found = broker.groups.group(group_id)
         group = found if isinstance(found, ClassicGroup) else None
         if group is None and version >= _NOT_FOUND:
-            message = f"there is no group {group_id!r}"
+            text = f"there is no group {group_id!r}"
             if found is not None:
-                message = f"group {group_id!r} is not a classic group"
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+                text = f"group {group_id!r} is not a classic group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
     except ApiError as error:
         return _described(group_id, State.DEAD, error.code, error.message)
     if group is None:
@@ -79,11 +80,11 @@ def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
 
 
 def _described(
-    group_id: str, state: State, code: int = 0, message: str | None = None
+    group_id: str, state: State, code: int = 0, text: str | None = None
 ) -> DescribedGroup:
     return DescribedGroup(
         error_code=code,
-        error_message=message,
+        error_message=text,
         group_id=group_id,
         group_state=state if not code or code == ErrorCode.GROUP_ID_NOT_FOUND else "",
         protocol_type="",

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.states import State
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -22,11 +23,11 @@ _AT_ONCE = 2000  # then others are served: there may be tens of thousands
 
 @api(ListGroupsRequest, versions=(0, 5), large_answer=True)
 async def list_groups(
-    broker: Broker, request: ListGroupsRequest, client: Client
+    broker: Broker, message: ListGroupsRequest, request: Request
 ) -> ListGroupsResponse:
     """List consumer groups."""
-    states = {state.lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
+    states = {state.lower() for state in message.states_filter}
+    types = {kind.lower() for kind in message.types_filter}
     try:
         groups = broker.groups.groups()
     except ApiError as error:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import REGISTRY, Frame, raw_api
+from tidelog.broker.registry import REGISTRY, raw_api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.compiler import decoder
-from tidelog.wire.frame import API_VERSIONS_KEY, encode_response
+from tidelog.wire.frame import API_VERSIONS_KEY
 from tidelog.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -29,22 +30,20 @@ _FIRST_WITH_SOFTWARE = 3
 
 
 @raw_api(ApiVersionsRequest, versions=_VERSIONS)
-def api_versions(broker: Broker, frame: Frame) -> None:
+def api_versions(broker: Broker, request: Request) -> None:
     """List the APIs and versions that are served."""
-    version = frame.version
+    version = request.version
     response = ApiVersionsResponse(error_code=0, api_keys=_announced())
     if not _VERSIONS[0] <= version <= _VERSIONS[1]:
         own = [row for row in _announced() if row.api_key == API_VERSIONS_KEY]
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
-        version = 0
+        request.version = 0
     elif version >= _FIRST_WITH_SOFTWARE:
-        request: ApiVersionsRequest = decoder(ApiVersionsRequest, version)(frame.data, frame.start)[
-            0
-        ]
-        names = (request.client_software_name, request.client_software_version)
+        message, _ = decoder(ApiVersionsRequest, version)(request.data, request.start)
+        names = (message.client_software_name, message.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             response = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    frame.connection.reply([encode_response(response, version, frame.correlation_id)])
+    request.reply(response)
 
 
 def _announced() -> list[ApiVersion]:

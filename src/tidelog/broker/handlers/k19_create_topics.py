@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import describe_topic
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 @api(CreateTopicsRequest, versions=(2, 7))
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, client: Client
+    broker: Broker, message: CreateTopicsRequest, request: Request
 ) -> CreateTopicsResponse:
     """Create topics."""
-    names = Counter(topic.name for topic in request.topics)
-    topics = {topic.name: topic for topic in request.topics}.values()
-    until = deadline(broker, request.timeout_ms)
-    work = partial(_result, broker, names, request.validate_only, until)
+    names = Counter(topic.name for topic in message.topics)
+    topics = {topic.name: topic for topic in message.topics}.values()
+    until = deadline(broker, message.timeout_ms)
+    work = partial(_result, broker, names, message.validate_only, until)
     return CreateTopicsResponse(topics=await for_each(topics, work))
 
 
@@ -49,8 +50,8 @@ async def _result(
     topic: CreatableTopic,
 ) -> CreatableTopicResult:
     if names[topic.name] > 1:
-        message = "this topic is in the request twice"
-        return _failure(topic.name, ErrorCode.INVALID_REQUEST, message)
+        text = "this topic is in the request twice"
+        return _failure(topic.name, ErrorCode.INVALID_REQUEST, text)
     try:
         return await in_time(broker, _create(broker, topic, validate_only), until)
     except ApiError as error:
@@ -64,8 +65,8 @@ async def _create(
 ) -> CreatableTopicResult:
     indexes = sorted(row.partition_index for row in topic.assignments)
     if indexes != list(range(len(indexes))):
-        message = "the assigned partitions must be 0, 1, 2, ... without gaps"
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        text = "the assigned partitions must be 0, 1, 2, ... without gaps"
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     assignment = [
         row.broker_ids for row in sorted(topic.assignments, key=lambda r: r.partition_index)
     ]
@@ -95,5 +96,5 @@ async def _create(
     )
 
 
-def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+def _failure(name: str, code: ErrorCode, text: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=text)

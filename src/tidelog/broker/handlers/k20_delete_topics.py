@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 @api(DeleteTopicsRequest, versions=(1, 6))
 async def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, client: Client
+    broker: Broker, message: DeleteTopicsRequest, request: Request
 ) -> DeleteTopicsResponse:
     """Delete topics."""
-    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    work = partial(_delete, broker, deadline(broker, request.timeout_ms))
+    wanted = message.topics or [DeleteTopicState(name=name) for name in message.topic_names]
+    work = partial(_delete, broker, deadline(broker, message.timeout_ms))
     rows = await for_each({(row.name, row.topic_id): row for row in wanted}.values(), work)
     return DeleteTopicsResponse(responses=rows)
 
@@ -38,7 +39,7 @@ async def delete_topics(
 async def _delete(
     broker: Broker, until: float | None, row: DeleteTopicState
 ) -> DeletableTopicResult:
-    name, code, message = row.name, ErrorCode.NONE, None
+    name, code, text = row.name, ErrorCode.NONE, None
     try:
         if name is None:
             found = broker.metadata.topic_by_id(row.topic_id)
@@ -48,16 +49,16 @@ async def _delete(
         elif row.topic_id != ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
         if not broker.settings["delete.topic.enable"]:
-            message = "delete.topic.enable is false on this broker"
-            raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, message)
+            text = "delete.topic.enable is false on this broker"
+            raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, text)
         known = broker.metadata.topics.get(name)
         await in_time(broker, broker.controller.delete_topic(name), until)
         topic_id = known.topic_id if known else row.topic_id
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
     except ApiError as error:
-        code, message = error.code, error.message
+        code, text = error.code, error.message
     except (KeeperError, OSError) as error:
-        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+        code, text = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
     return DeletableTopicResult(
-        name=name, topic_id=row.topic_id, error_code=code, error_message=message
+        name=name, topic_id=row.topic_id, error_code=code, error_message=text
     )

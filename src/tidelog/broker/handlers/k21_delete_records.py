@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.partition.partition import Partition
 from tidelog.wire.messages.delete_records import (
@@ -71,7 +72,7 @@ class _Deletion:
 
 @api(DeleteRecordsRequest, versions=(0, 2))
 def delete_records(
-    broker: Broker, request: DeleteRecordsRequest, client: Client
+    broker: Broker, message: DeleteRecordsRequest, request: Request
 ) -> DeleteRecordsResponse | Coroutine[Any, Any, DeleteRecordsResponse]:
     """Delete records below an offset."""
     rows = [
@@ -82,12 +83,12 @@ def delete_records(
                 for row in topic.partitions
             ],
         )
-        for topic in request.topics
+        for topic in message.topics
     ]
     broker.replicas.write_checkpoints()  # the new log start survives a crash
     waiting = [deletion for _, deletions in rows for deletion in deletions if deletion.waits()]
     if waiting:
-        return _wait_for_followers(rows, waiting, request.timeout_ms, client)
+        return _wait_for_followers(rows, waiting, message.timeout_ms, request)
     return _answer(rows)
 
 
@@ -104,7 +105,7 @@ async def _wait_for_followers(
     rows: list[tuple[str, list[_Deletion]]],
     waiting: list[_Deletion],
     timeout_ms: int,
-    client: Client,
+    request: Request,
 ) -> DeleteRecordsResponse:
     news = asyncio.Event()
     partitions = [row.partition for row in waiting if row.partition is not None]
@@ -112,7 +113,7 @@ async def _wait_for_followers(
         partition.watch(news.set)
     try:
         async with asyncio.timeout(max(0, timeout_ms) / 1000):
-            while any(row.waits() for row in waiting) and not client.connection.closed:
+            while any(row.waits() for row in waiting) and not request.connection.closed:
                 await news.wait()
                 news.clear()
     except TimeoutError:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.init_producer_id import (
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 @api(InitProducerIdRequest, versions=(0, 5))
 async def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, client: Client
+    broker: Broker, message: InitProducerIdRequest, request: Request
 ) -> InitProducerIdResponse:
     """Give a producer an id."""
-    if request.transactional_id is not None:
+    if message.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     try:
         # Without a transaction a new id is as good as a new epoch, and simpler.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @api(OffsetForLeaderEpochRequest, versions=(2, 4))
 def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, client: Client
+    broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
 ) -> OffsetForLeaderEpochResponse:
     """Find where a leader epoch ended."""
     return OffsetForLeaderEpochResponse(
@@ -32,7 +33,7 @@ def offset_for_leader_epoch(
                 topic=topic.topic,
                 partitions=[_look_up(broker, topic.topic, row) for row in topic.partitions],
             )
-            for topic in request.topics
+            for topic in message.topics
         ]
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.describe_acls import (
     DescribeAclsRequest,
@@ -23,7 +24,7 @@ NO_AUTHORIZER = "there is no authorizer here: every client may do everything"
 
 @api(DescribeAclsRequest, versions=(1, 3))
 def describe_acls(
-    broker: Broker, request: DescribeAclsRequest, client: Client
+    broker: Broker, message: DescribeAclsRequest, request: Request
 ) -> DescribeAclsResponse:
     """List access rules: SECURITY_DISABLED, as there is no authorizer."""
     return DescribeAclsResponse(

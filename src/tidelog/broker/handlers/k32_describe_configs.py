@@ -16,7 +16,8 @@ from tidelog.broker.configs import (
     describe_group,
     describe_topic,
 )
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 
 @api(DescribeConfigsRequest, versions=(1, 4))
 def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, client: Client
+    broker: Broker, message: DescribeConfigsRequest, request: Request
 ) -> DescribeConfigsResponse:
     """Describe the settings of topics, brokers and groups."""
-    distinct = {(row.resource_type, row.resource_name): row for row in request.resources}
+    distinct = {(row.resource_type, row.resource_name): row for row in message.resources}
     return DescribeConfigsResponse(
-        results=[_describe(broker, request, resource) for resource in distinct.values()]
+        results=[_describe(broker, message, resource) for resource in distinct.values()]
     )
 
 
 def _describe(
-    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    broker: Broker, message: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
-    code, message, rows = ErrorCode.NONE, None, list[Described]()
+    code, text, rows = ErrorCode.NONE, None, list[Described]()
     try:
         current_config(broker, kind, name)  # does it exist?
         if kind == TOPIC:
@@ -56,11 +57,11 @@ def _describe(
         else:
             rows = describe_broker(broker, name)
     except ApiError as error:
-        code, message = error.code, error.message
+        code, text = error.code, error.message
     keys = resource.configuration_keys
     return DescribeConfigsResult(
         error_code=code,
-        error_message=message,
+        error_message=text,
         resource_type=kind,
         resource_name=name,
         configs=[
@@ -73,10 +74,10 @@ def _describe(
                 synonyms=[
                     DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in row.synonyms
                 ]
-                if request.include_synonyms
+                if message.include_synonyms
                 else [],
                 config_type=row.setting.kind.code,
-                documentation=row.setting.doc if request.include_documentation else None,
+                documentation=row.setting.doc if message.include_documentation else None,
             )
             for row in rows
             if not keys or row.name in keys  # none named: all of them

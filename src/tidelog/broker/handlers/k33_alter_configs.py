@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import current_config, outcome, replace_config
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 @api(AlterConfigsRequest, versions=(0, 2))
 async def alter_configs(
-    broker: Broker, request: AlterConfigsRequest, client: Client
+    broker: Broker, message: AlterConfigsRequest, request: Request
 ) -> AlterConfigsResponse:
     """Replace the settings of topics, brokers and groups."""
     responses = []
-    for resource in request.resources:
-        change = _replace(broker, resource, request.validate_only)
+    for resource in message.resources:
+        change = _replace(broker, resource, message.validate_only)
         responses.append(await outcome(resource, change, AlterConfigsResourceResponse))
     return AlterConfigsResponse(responses=responses)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 @api(AlterReplicaLogDirsRequest, versions=(1, 2))
 def alter_replica_log_dirs(
-    broker: Broker, request: AlterReplicaLogDirsRequest, client: Client
+    broker: Broker, message: AlterReplicaLogDirsRequest, request: Request
 ) -> AlterReplicaLogDirsResponse:
     """Move replicas to other log directories of this broker."""
     wanted = {
         (topic.name, index): directory.path
-        for directory in request.dirs
+        for directory in message.dirs
         for topic in directory.topics
         for index in topic.partitions
     }

@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 @api(DescribeLogDirsRequest, versions=(1, 4))
 def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, client: Client
+    broker: Broker, message: DescribeLogDirsRequest, request: Request
 ) -> DescribeLogDirsResponse:
     """Describe the data directories."""
     partitions = broker.replicas.partitions
     wanted: Iterable[tuple[str, int]] = partitions
-    if request.topics is not None:
-        named = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    if message.topics is not None:
+        named = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
         wanted = (key for key in named if key in partitions)
     found: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         directory: {} for directory in broker.manager.directories

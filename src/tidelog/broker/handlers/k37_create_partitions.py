@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
@@ -26,30 +27,30 @@ if TYPE_CHECKING:
 
 @api(CreatePartitionsRequest, versions=(0, 3))
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, client: Client
+    broker: Broker, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:
     """Add partitions to topics."""
-    work = partial(_grow, broker, request.validate_only, deadline(broker, request.timeout_ms))
-    return CreatePartitionsResponse(results=await for_each(request.topics, work))
+    work = partial(_grow, broker, message.validate_only, deadline(broker, message.timeout_ms))
+    return CreatePartitionsResponse(results=await for_each(message.topics, work))
 
 
 async def _grow(
     broker: Broker, validate_only: bool, until: float | None, topic: CreatePartitionsTopic
 ) -> CreatePartitionsTopicResult:
-    code, message = ErrorCode.NONE, None
+    code, text = ErrorCode.NONE, None
     assignment = None
     if topic.assignments is not None:
         assignment = [row.broker_ids for row in topic.assignments]
     try:
         if topic.name in INTERNAL_TOPICS:
-            message = f"groups are found by the number of partitions of {topic.name}: it stays"
-            raise ApiError(ErrorCode.INVALID_PARTITIONS, message)
+            text = f"groups are found by the number of partitions of {topic.name}: it stays"
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, text)
         work = broker.controller.create_partitions(
             topic.name, topic.count, assignment, validate_only=validate_only
         )
         await in_time(broker, work, until)
     except ApiError as error:
-        code, message = error.code, error.message
+        code, text = error.code, error.message
     except (KeeperError, OSError) as error:
-        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
+        code, text = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    return CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text)

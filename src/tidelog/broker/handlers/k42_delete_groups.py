@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 @api(DeleteGroupsRequest, versions=(0, 2))
 async def delete_groups(
-    broker: Broker, request: DeleteGroupsRequest, client: Client
+    broker: Broker, message: DeleteGroupsRequest, request: Request
 ) -> DeleteGroupsResponse:
     """Delete consumer groups and their offsets."""
-    names = list(dict.fromkeys(request.groups_names))
+    names = list(dict.fromkeys(message.groups_names))
     codes = await asyncio.gather(*(_delete(broker, name) for name in names))
     return DeleteGroupsResponse(
         results=[

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, in_time
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.elect_leaders import (
@@ -26,17 +27,17 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 @api(ElectLeadersRequest, versions=(0, 2))
 async def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, client: Client
+    broker: Broker, message: ElectLeadersRequest, request: Request
 ) -> ElectLeadersResponse:
     """Elect leaders of partitions."""
     keys = None
-    if request.topic_partitions is not None:
-        keys = [(row.topic, i) for row in request.topic_partitions for i in row.partitions]
+    if message.topic_partitions is not None:
+        keys = [(row.topic, i) for row in message.topic_partitions for i in row.partitions]
     try:
-        if request.election_type not in (_PREFERRED, _UNCLEAN):
+        if message.election_type not in (_PREFERRED, _UNCLEAN):
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        work = _elect(broker, keys, request.election_type == _UNCLEAN)
-        results = await in_time(broker, work, deadline(broker, request.timeout_ms))
+        work = _elect(broker, keys, message.election_type == _UNCLEAN)
+        results = await in_time(broker, work, deadline(broker, message.timeout_ms))
     except ApiError as error:
         if error.code != ErrorCode.REQUEST_TIMED_OUT or not keys:
             return ElectLeadersResponse(error_code=error.code, replica_election_results=[])

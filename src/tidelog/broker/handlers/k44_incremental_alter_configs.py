@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import apply_operation, current_config, outcome, replace_config
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 @api(IncrementalAlterConfigsRequest, versions=(0, 1))
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, client: Client
+    broker: Broker, message: IncrementalAlterConfigsRequest, request: Request
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings of topics, brokers and groups."""
     responses = []
-    for resource in request.resources:
-        change = _change(broker, resource, request.validate_only)
+    for resource in message.resources:
+        change = _change(broker, resource, message.validate_only)
         responses.append(await outcome(resource, change, AlterConfigsResourceResponse))
     return IncrementalAlterConfigsResponse(responses=responses)
 

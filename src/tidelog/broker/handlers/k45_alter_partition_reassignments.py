@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, in_time
 from tidelog.controller.elections import target
 from tidelog.controller.partition_states import Key
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 @api(AlterPartitionReassignmentsRequest, versions=(0, 1))
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, client: Client
+    broker: Broker, message: AlterPartitionReassignmentsRequest, request: Request
 ) -> AlterPartitionReassignmentsResponse:
     """Move replicas."""
     wanted = {
         (topic.name, row.partition_index): None if row.replicas is None else tuple(row.replicas)
-        for topic in request.topics
+        for topic in message.topics
         for row in topic.partitions
     }
     member = broker.member
@@ -43,8 +44,8 @@ async def alter_partition_reassignments(
         if member is None:
             results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
         else:
-            work = _move(member, wanted, request.allow_replication_factor_change)
-            results = await in_time(broker, work, deadline(broker, request.timeout_ms))
+            work = _move(member, wanted, message.allow_replication_factor_change)
+            results = await in_time(broker, work, deadline(broker, message.timeout_ms))
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.code, error_message=error.message, responses=[]
@@ -98,6 +99,6 @@ def _other_count(
             continue
         have = len(target(topic.partitions[index]))
         if len(replicas) != have:
-            message = f"{len(replicas)} replicas instead of {have}"
-            problems[name, index] = ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+            text = f"{len(replicas)} replicas instead of {have}"
+            problems[name, index] = ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     return problems

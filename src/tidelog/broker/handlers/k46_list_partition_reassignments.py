@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, in_time
 from tidelog.errors import ApiError
 from tidelog.wire.messages.list_partition_reassignments import (
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 @api(ListPartitionReassignmentsRequest, versions=(0, 0))
 async def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, client: Client
+    broker: Broker, message: ListPartitionReassignmentsRequest, request: Request
 ) -> ListPartitionReassignmentsResponse:
     """List moves of replicas that are under way."""
     cluster = broker.metadata
     if broker.member is not None:
         try:
-            until = deadline(broker, request.timeout_ms)
+            until = deadline(broker, message.timeout_ms)
             controller = await in_time(broker, broker.member.in_office(), until)
             cluster = controller.metadata
         except ApiError as error:
@@ -34,8 +35,8 @@ async def list_partition_reassignments(
                 error_code=error.code, error_message=error.message, topics=[]
             )
     wanted = None
-    if request.topics is not None:
-        wanted = {(row.name, i) for row in request.topics for i in row.partition_indexes}
+    if message.topics is not None:
+        wanted = {(row.name, i) for row in message.topics for i in row.partition_indexes}
     topics = []
     for topic in cluster.topics.values():
         rows = [

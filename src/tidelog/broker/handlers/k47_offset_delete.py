@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.service import Codes
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.offset_delete import (
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@raw_api(OffsetDeleteRequest, versions=(0, 0))
-def offset_delete(broker: Broker, frame: Frame) -> None:
+@api(OffsetDeleteRequest, versions=(0, 0))
+def offset_delete(broker: Broker, message: OffsetDeleteRequest, request: Request) -> None:
     """Delete committed offsets of a group."""
-    request = read_request(OffsetDeleteRequest, frame)
-    send = reply_later(frame)
 
     def reply(error: ErrorCode, codes: Codes) -> None:
-        rows = [] if error else request.topics
-        send(
+        rows = [] if error else message.topics
+        request.reply(
             OffsetDeleteResponse(
                 error_code=error,
                 topics=[
@@ -46,8 +44,8 @@ def offset_delete(broker: Broker, frame: Frame) -> None:
             )
         )
 
-    places = [(row.name, part.partition_index) for row in request.topics for part in row.partitions]
+    places = [(row.name, part.partition_index) for row in message.topics for part in row.partitions]
     try:
-        broker.groups.delete_offsets(request.group_id, places, reply)
+        broker.groups.delete_offsets(message.group_id, places, reply)
     except ApiError as error:
         reply(error.code, {})

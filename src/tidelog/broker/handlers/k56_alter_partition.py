@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.controller.cluster_controller import IsrChange
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition import (
@@ -25,7 +26,7 @@ _FIRST_WITH_EPOCHS = 3
 
 @api(AlterPartitionRequest, versions=(2, 3))
 async def alter_partition(
-    broker: Broker, request: AlterPartitionRequest, client: Client
+    broker: Broker, message: AlterPartitionRequest, request: Request
 ) -> AlterPartitionResponse:
     """Change the in-sync replicas of partitions, for their leader."""
     member = broker.member
@@ -35,19 +36,19 @@ async def alter_partition(
             row.partition_index,
             row.leader_epoch,
             tuple(state.broker_id for state in row.new_isr_with_epochs)
-            if client.version >= _FIRST_WITH_EPOCHS
+            if request.version >= _FIRST_WITH_EPOCHS
             else tuple(row.new_isr),
             row.partition_epoch,
             {state.broker_id: state.broker_epoch for state in row.new_isr_with_epochs},
         )
-        for topic in request.topics
+        for topic in message.topics
         for row in topic.partitions
     ]
     try:
         if member is None or member.controller is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         answers = await member.govern(
-            member.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
+            member.controller.alter_partitions(message.broker_id, message.broker_epoch, asked)
         )
     except ApiError as error:
         return AlterPartitionResponse(error_code=error.code, topics=[])

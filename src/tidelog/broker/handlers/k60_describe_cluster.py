@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -24,21 +25,21 @@ _BROKERS = 1
 
 @api(DescribeClusterRequest, versions=(0, 2))
 def describe_cluster(
-    broker: Broker, request: DescribeClusterRequest, client: Client
+    broker: Broker, message: DescribeClusterRequest, request: Request
 ) -> DescribeClusterResponse:
     """Describe the brokers and the controller."""
     cluster = broker.metadata
-    if request.endpoint_type != _BROKERS:
+    if message.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="ask for brokers (endpoint type 1); controllers have no listener",
-            endpoint_type=request.endpoint_type,
+            endpoint_type=message.endpoint_type,
             cluster_id=cluster.cluster_id,
             brokers=[],
         )
     brokers = []
     for info in cluster.brokers.values():
-        host, port = broker.address_of(info, client.connection)
+        host, port = broker.address_of(info, request.connection)
         brokers.append(
             DescribeClusterBroker(
                 broker_id=info.broker_id, host=host, port=port, rack=info.rack, is_fenced=False
@@ -50,6 +51,6 @@ def describe_cluster(
         controller_id=cluster.controller_id,
         brokers=brokers,
         cluster_authorized_operations=authorized_operations.on_cluster(
-            request.include_cluster_authorized_operations
+            message.include_cluster_authorized_operations
         ),
     )

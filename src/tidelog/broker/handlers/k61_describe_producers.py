@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode, describe
 from tidelog.log.producer_state import NO_TRANSACTION
 from tidelog.wire.messages.describe_producers import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @api(DescribeProducersRequest, versions=(0, 0))
 def describe_producers(
-    broker: Broker, request: DescribeProducersRequest, client: Client
+    broker: Broker, message: DescribeProducersRequest, request: Request
 ) -> DescribeProducersResponse:
     """Describe the producers of partitions."""
     return DescribeProducersResponse(
@@ -33,7 +34,7 @@ def describe_producers(
                     for index in dict.fromkeys(topic.partition_indexes)
                 ],
             )
-            for topic in {row.name: row for row in request.topics}.values()
+            for topic in {row.name: row for row in message.topics}.values()
         ]
     )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import client_id, read_request, reply_later
-from tidelog.broker.dispatch import Frame, raw_api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.consumer_members import (
     LEFT,
     LEFT_FOR_A_WHILE,
@@ -35,78 +35,80 @@ _LONGEST_ID = 1000
 _MOST_TOPICS = 400_000  # characters of their names, all together
 
 
-@raw_api(ConsumerGroupHeartbeatRequest, versions=(0, 1))
-def consumer_group_heartbeat(broker: Broker, frame: Frame) -> None:
+@api(ConsumerGroupHeartbeatRequest, versions=(0, 1))
+def consumer_group_heartbeat(
+    broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
+) -> None:
     """Join a consumer group of the new protocol, stay in it, and leave it."""
-    request = read_request(ConsumerGroupHeartbeatRequest, frame)
-    send = reply_later(frame)
     try:
         if not broker.groups.consumer_protocol:
-            message = "group.coordinator.rebalance.protocols has no consumer"
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
-        _check(request, frame.version, broker.groups.consumer_limits.assignors)
-        topics, owned = request.subscribed_topic_names, request.topic_partitions
+            text = "group.coordinator.rebalance.protocols has no consumer"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        _check(message, request.version, broker.groups.consumer_limits.assignors)
+        topics, owned = message.subscribed_topic_names, message.topic_partitions
         beat = Beat(
-            request.member_id,
-            request.member_epoch,
-            client_id(frame),
-            frame.connection.peer_host,
-            request.instance_id,
-            request.rack_id,
-            request.rebalance_timeout_ms,
+            message.member_id,
+            message.member_epoch,
+            request.client_id,
+            request.connection.peer_host,
+            message.instance_id,
+            message.rack_id,
+            message.rebalance_timeout_ms,
             None if topics is None else frozenset(topics),
-            request.subscribed_topic_regex,
-            request.server_assignor,
+            message.subscribed_topic_regex,
+            message.server_assignor,
             None
             if owned is None
             else frozenset((row.topic_id, index) for row in owned for index in row.partitions),
         )
-        broker.groups.consumer_heartbeat(request.group_id, beat, lambda r: send(_response(r)))
+        broker.groups.consumer_heartbeat(
+            message.group_id, beat, lambda r: request.reply(_response(r))
+        )
     except ApiError as error:
         if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = frame.connection.peer
-            message = f"{peer}: group {request.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", message)
-        send(_response(BeatResult(error.code, error.message)))
+            peer = request.connection.peer
+            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
+            broker.server.complain("group memory", text)
+        request.reply(_response(BeatResult(error.code, error.message)))
 
 
 def _check(
-    request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
+    message: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
 ) -> None:
     """Refuse what no client should send."""
-    epoch, problem = request.member_epoch, ""
-    ids = (request.member_id, request.instance_id, request.rack_id)
-    if not request.group_id:
+    epoch, problem = message.member_epoch, ""
+    ids = (message.member_id, message.instance_id, message.rack_id)
+    if not message.group_id:
         problem = "the group id is empty"
-    elif request.instance_id == "" or request.rack_id == "":
+    elif message.instance_id == "" or message.rack_id == "":
         problem = "an instance id or rack id that is there must not be empty"
     elif any(len(i or "") > _LONGEST_ID for i in ids):
         problem = f"an id has more than {_LONGEST_ID} characters"
-    elif sum(map(len, request.subscribed_topic_names or ())) > _MOST_TOPICS:
+    elif sum(map(len, message.subscribed_topic_names or ())) > _MOST_TOPICS:
         problem = f"the names of the topics have more than {_MOST_TOPICS} characters"
     elif epoch < LEFT_FOR_A_WHILE:
         problem = f"there is no member epoch {epoch}"
-    elif not request.member_id and (epoch != 0 or version >= _OWN_ID):
+    elif not message.member_id and (epoch != 0 or version >= _OWN_ID):
         problem = "the member id is empty"
-    elif epoch == LEFT_FOR_A_WHILE and request.instance_id is None:
+    elif epoch == LEFT_FOR_A_WHILE and message.instance_id is None:
         problem = f"only a member with an instance id can leave with epoch {epoch}"
     elif epoch == 0:
-        problem = _missing(request)
+        problem = _missing(message)
     if problem:
         raise ApiError(ErrorCode.INVALID_REQUEST, problem)
-    assignor = request.server_assignor
+    assignor = message.server_assignor
     if assignor is not None and assignor not in assignors and epoch != LEFT:
-        message = f"there is no assignor {assignor!r}, only {', '.join(assignors)}"
-        raise ApiError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+        text = f"there is no assignor {assignor!r}, only {', '.join(assignors)}"
+        raise ApiError(ErrorCode.UNSUPPORTED_ASSIGNOR, text)
 
 
-def _missing(request: ConsumerGroupHeartbeatRequest) -> str:
+def _missing(message: ConsumerGroupHeartbeatRequest) -> str:
     """What is wrong with a request to join."""
-    if request.rebalance_timeout_ms < 0:
+    if message.rebalance_timeout_ms < 0:
         return "who joins must say its rebalance timeout"
-    if request.topic_partitions is None or request.topic_partitions:
+    if message.topic_partitions is None or message.topic_partitions:
         return "who joins must own nothing, and say so"
-    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+    if message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
         return "who joins must say what it wants to read: topics or a regular expression"
     return ""
 

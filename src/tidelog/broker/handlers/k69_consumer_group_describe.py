@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.coordinators.groups.assignors import NO_SLOTS, Slot
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import by_topic
@@ -33,14 +34,14 @@ _CLASSIC, _CONSUMER = 0, 1  # kinds of members
 
 @api(ConsumerGroupDescribeRequest, versions=(0, 1))
 def consumer_group_describe(
-    broker: Broker, request: ConsumerGroupDescribeRequest, client: Client
+    broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:
     """Describe consumer groups of the new protocol."""
-    groups = [_describe(broker, group_id) for group_id in request.group_ids]
+    groups = [_describe(broker, group_id) for group_id in message.group_ids]
     for group in groups:
         if not group.error_code:
             group.authorized_operations = authorized_operations.on_group(
-                request.include_authorized_operations
+                message.include_authorized_operations
             )
     return ConsumerGroupDescribeResponse(groups=groups)
 
@@ -53,8 +54,8 @@ def _describe(broker: Broker, group_id: str) -> DescribedConsumerGroup:
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         if not isinstance(group, ConsumerGroup):
-            message = f"group {group_id!r} is not a consumer group"
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+            text = f"group {group_id!r} is not a consumer group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
     except ApiError as error:
         return DescribedConsumerGroup(
             error_code=error.code,

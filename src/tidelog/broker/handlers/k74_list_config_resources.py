@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import BROKER, GROUP, TOPIC
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.list_config_resources import (
     ConfigResource,
@@ -25,10 +26,10 @@ _KNOWN = {TOPIC, BROKER, 8, _CLIENT_METRICS, GROUP}  # 8: broker loggers
 
 @api(ListConfigResourcesRequest, versions=(0, 1))
 def list_config_resources(
-    broker: Broker, request: ListConfigResourcesRequest, client: Client
+    broker: Broker, message: ListConfigResourcesRequest, request: Request
 ) -> ListConfigResourcesResponse:
     """List topics, brokers and groups that have settings."""
-    wanted = {_CLIENT_METRICS} if client.version == 0 else set(request.resource_types) or _KNOWN
+    wanted = {_CLIENT_METRICS} if request.version == 0 else set(message.resource_types) or _KNOWN
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker import authorized_operations
-from tidelog.broker.dispatch import Client, api
+from tidelog.broker.registry import api
+from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.metadata import TopicInfo
 from tidelog.wire.messages.describe_topic_partitions import (
@@ -24,15 +25,15 @@ _MAX_PARTITIONS = 2000
 
 @api(DescribeTopicPartitionsRequest, versions=(0, 0))
 def describe_topic_partitions(
-    broker: Broker, request: DescribeTopicPartitionsRequest, client: Client
+    broker: Broker, message: DescribeTopicPartitionsRequest, request: Request
 ) -> DescribeTopicPartitionsResponse:
     """Describe topics page by page."""
     known = broker.metadata.topics
-    names = sorted({topic.name for topic in request.topics} or known)
+    names = sorted({topic.name for topic in message.topics} or known)
     first, skip = "", 0
-    if request.cursor is not None:
-        first, skip = request.cursor.topic_name, request.cursor.partition_index
-    left = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
+    if message.cursor is not None:
+        first, skip = message.cursor.topic_name, message.cursor.partition_index
+    left = max(1, min(message.response_partition_limit, _MAX_PARTITIONS))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if name < first:

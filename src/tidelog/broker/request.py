@@ -1,0 +1,97 @@
+"""A request: what was asked, by which client, over which connection, and the way to answer it.
+
+Dispatch makes one for each frame, and every handler gets it.  A handler that returns the answer
+needs no more; one that cannot answer yet keeps the request and calls ``reply`` later.  Replies
+leave in the order of the requests whatever order they become known in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.broker.connection import Chunk, Connection, Pending
+from tidelog.wire.frame import REQUEST_PREFIX, encode_response
+from tidelog.wire.schema import Message
+
+if TYPE_CHECKING:
+    from tidelog.broker.registry import Api
+
+_LONGEST_CLIENT_ID = 1000  # it goes into records and answers, where a string has 32767 bytes
+
+
+class Request:
+    """See the module."""
+
+    __slots__ = (
+        "_pending",
+        "answered",
+        "api",
+        "connection",
+        "correlation_id",
+        "data",
+        "start",
+        "version",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        data: memoryview,
+        start: int,
+    ) -> None:
+        self.connection = connection
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.data = data  # the frame; after ``defer`` its header
+        self.start = start  # where the message begins, after the header
+        self.answered = False
+        self._pending: Pending | None = None
+
+    @classmethod
+    def local(cls, api: Api, version: int) -> Request:
+        """A request of this broker to itself: its handler is called, and no connection answers."""
+        header = REQUEST_PREFIX.pack(api.key, version, 0, -1)
+        nowhere: Connection = None  # type: ignore[assignment]
+        return cls(nowhere, api, version, 0, memoryview(header), len(header))
+
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself."""
+        first = REQUEST_PREFIX.size
+        size = REQUEST_PREFIX.unpack_from(self.data)[3]
+        return str(self.data[first : first + max(size, 0)], "utf-8", "replace")[:_LONGEST_CLIENT_ID]
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the client is connected to."""
+        return self.connection.listener
+
+    @property
+    def principal(self) -> str:
+        """Who the client is."""
+        return self.connection.principal
+
+    def defer(self) -> None:
+        """Keep a place for the reply; requests behind it wait, as they do in Kafka."""
+        self.data = memoryview(
+            bytes(self.data[: self.start])
+        )  # the connection's buffer is used again
+        self._pending = Pending(self.connection, blocking=True)
+        self.connection.park(self._pending)
+
+    def reply(self, message: Message) -> None:
+        """Answer, now or in the place that was kept."""
+        self.send([encode_response(message, self.version, self.correlation_id)])
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Answer with an encoded message."""
+        self.answered = True
+        if self._pending is not None:
+            self._pending.complete(chunks)
+        else:
+            self.connection.reply(chunks)
