@@ -12,9 +12,9 @@ from support.raw_client import RawClient, batch_of, values_of
 from support.waiting import comes_true, until
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.handlers import k01_fetch
 from tidelog.errors import ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.partition.purgatory import DelayedOperation
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.wire.messages.fetch import FetchResponse, ForgottenTopic
@@ -127,6 +127,24 @@ def test_no_more_is_waited_for_than_the_answer_may_hold(broker, client, topic):
         assert len(part.records) == 2000
 
 
+def test_what_does_not_fit_into_an_answer_counts_for_min_bytes(client):
+    """As in Kafka's DelayedFetch: the bytes of all partitions, each up to its own limit."""
+    client.create_topic("more-than-fits", partitions=2)
+    for partition in (0, 1):
+        client.produce("more-than-fits", batch_of(bytes(2000)), partition=partition)
+    both = [("more-than-fits", partition, 0) for partition in (0, 1)]
+    first, second = client.fetch(*both, max_bytes=3500, min_bytes=3500, max_wait_ms=3_600_000)
+    assert (len(first.records) > 2000, len(second.records)) == (True, 0)
+
+
+def test_a_reader_of_an_older_segment_does_not_wait_for_min_bytes(client):
+    """As in Kafka's DelayedFetch: the rest of its segment is all that this fetch can have."""
+    client.create_topic("segments", segment_bytes=3000)
+    fill(client, "segments", 2, size=2000)
+    (part,) = client.fetch(("segments", 0, 0), min_bytes=3000, max_wait_ms=3_600_000)
+    assert [offset for offset, _ in values_of(part.records)] == [0]
+
+
 def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
     with RawClient(broker.port) as reader:
         reader.send(reader.fetch_request((topic, 0, 0), max_wait_ms=3_600_000), 12)
@@ -140,8 +158,8 @@ def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
 def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypatch):
     """The reader is woken when both have happened, and never sees the topic missing."""
     woken = []
-    wake = k01_fetch._Fetch._wake
-    monkeypatch.setattr(k01_fetch._Fetch, "_wake", lambda fetch: woken.append(fetch))
+    wake = DelayedOperation.wake
+    monkeypatch.setattr(DelayedOperation, "wake", lambda operation: woken.append(operation))
 
     async def scenario():
         settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
@@ -150,7 +168,7 @@ def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypat
             partition = broker.replicas.partitions["t", 0]
             with RawClient(broker.port) as reader:
                 reader.send(reader.fetch_request(("t", 0, 0), max_wait_ms=3_600_000), 12)
-                await comes_true(lambda: partition._waiting, "the fetch to be parked")
+                await comes_true(lambda: partition.watchers.committed, "the fetch to be parked")
                 await broker.controller.delete_topic("t")
                 await broker.controller.create_topic(NewTopic("t"))
                 wake(woken[0])

@@ -102,7 +102,7 @@ def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
             both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
             leader.publish(replace(alone, brokers=both))
             answer = asyncio.create_task(asyncio.to_thread(delete, leader, 3, 600_000))
-            await comes_true(lambda: partition._waiting, "it waits for the follower")
+            await comes_true(lambda: partition.watchers.committed, "it waits for the follower")
             leader.publish(alone)
             done = await answer
             assert (done.error_code, done.low_watermark) == (0, 3)

@@ -9,6 +9,7 @@ from tidelog.clock import SystemClock
 from tidelog.coordinators.runtime import Runtime, Shard
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.partition.purgatory import Watchers
 from tidelog.wire.batch import read_header
 
 
@@ -22,25 +23,20 @@ class SlowPartition:
         self.leads, self.leader_epoch = True, 3
         self.end = self.high_watermark = 0
         self.batches = []
-        self.watching = set()
+        self.watchers = Watchers()
 
-    def append(self, batch, version, now_ms, *, own):
-        assert own
+    def append(self, batch, version, now_ms, *, acks, own):
+        assert (acks, own) == (-1, True)
+        if self.in_sync < self.min_in_sync:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         header = read_header(batch)
         self.batches.append(header.record_count)
         self.end += header.record_count
         return SimpleNamespace(last_offset=self.end - 1)
 
-    def watch(self, wake):
-        self.watching.add(wake)
-
-    def unwatch(self, wake):
-        self.watching.discard(wake)
-
     def replicated_to(self, offset):
         self.high_watermark = offset
-        for wake in list(self.watching):
-            wake()
+        self.watchers.wake()
 
 
 class Writer:
@@ -81,7 +77,7 @@ def test_what_comes_together_shares_a_batch_and_is_told_when_it_is_safe():
         assert await writer.hear(2) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
         writer.partition.replicated_to(4)
         assert await writer.hear(3) == [(name, ErrorCode.NONE) for name in "abc"]
-        assert not writer.partition.watching
+        assert not writer.partition.watchers.committed
 
     asyncio.run(run())
 
@@ -110,20 +106,20 @@ def test_replicas_that_are_too_slow():
             writer.write(name)
             await asyncio.sleep(0)
         assert await writer.hear(4) == [(name, gone) for name in "abcd"]
-        assert not writer.partition.watching
+        assert not writer.partition.watchers.committed
 
     asyncio.run(run())
 
 
-def test_one_timer_for_any_number_of_batches():
+def test_writes_that_wait_when_leadership_goes():
     async def run():
         writer = Writer()
         for name in range(100):
             writer.write(name)
             await asyncio.sleep(0)
-        assert len(asyncio.get_running_loop()._scheduled) == 1
         writer.shard.close(ErrorCode.NOT_COORDINATOR)
         assert writer.heard == [(name, ErrorCode.NOT_COORDINATOR) for name in range(100)]
+        assert not writer.partition.watchers.committed
 
     asyncio.run(run())
 

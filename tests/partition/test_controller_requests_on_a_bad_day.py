@@ -13,12 +13,16 @@ from partition.test_model import KEY, TOPIC, World
 from support.log import make_batch
 from support.log_faults import FaultyDisk
 
-from tidelog.broker.handlers import k00_produce, k02_list_offsets
+from tidelog.broker.handlers import k02_list_offsets
 from tidelog.broker.registry import REGISTRY
 from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.metadata import ClusterMetadata
+from tidelog.partition.acknowledgement import Unacknowledged
+from tidelog.partition.appending import Appender
+from tidelog.partition.offload import Offload
+from tidelog.partition.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from tidelog.partition.partition import Partition
 from tidelog.settings import LogConfig, Settings
 from tidelog.wire.messages.list_offsets import (
@@ -96,9 +100,9 @@ def test_a_producer_asks_a_follower(quick_path: Path, no_sync: None) -> None:
         replicas = world.replicas[2].replicas
         careful = LogConfig.of(Settings.of(), {"min.insync.replicas": "2"})
         replicas.partitions[KEY].configure(careful)
-        broker: Any = SimpleNamespace(replicas=replicas, metadata=ClusterMetadata())
+        appender = Appender(replicas, world.clock, Offload())
         batch = memoryview(bytearray(make_batch([b"x"])))
-        result = k00_produce._append(broker, "t", 0, batch, -1, 9, world.clock.now_ms(), [])
+        result = appender.append("t", 0, batch, -1, 9, world.clock.now_ms(), {})
         assert result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         world.close()
 
@@ -153,7 +157,7 @@ def test_who_no_longer_leads_acknowledges_nothing(quick_path: Path, no_sync: Non
         partition = world.replicas[1].partition
         assert partition is not None
         append(partition, world.clock.now_ms())
-        waiting = k00_produce._Waiting("t", 0, partition, 0, partition.leader_epoch)
+        waiting = Unacknowledged(partition, 0, partition.leader_epoch)
         assert waiting.error() == ErrorCode.REQUEST_TIMED_OUT, "if time were up now"
         partition.follower_fetched(2, 1, world.clock.now_ms())
         partition.follower_fetched(3, 1, world.clock.now_ms())
@@ -221,13 +225,13 @@ def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: No
             return found.error_code, found.offset
 
         unknown = (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-        for timestamp in (k02_list_offsets.LATEST, k02_list_offsets.MAX_TIMESTAMP, 0):
+        for timestamp in (LATEST, MAX_TIMESTAMP, 0):
             assert ask(timestamp) == unknown
-        assert ask(k02_list_offsets.LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
-        assert ask(k02_list_offsets.EARLIEST) == (0, 0)
+        assert ask(LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert ask(EARLIEST) == (0, 0)
         for follower in (1, 3):
             leader.follower_fetched(follower, 1, world.clock.now_ms())
-        assert ask(k02_list_offsets.LATEST) == (0, 1)
+        assert ask(LATEST) == (0, 1)
         assert ask(0) == (0, 0)
         world.close()
 

@@ -256,12 +256,12 @@ def test_the_time_of_the_append(tmp_path):
         await broker.offload._turn.acquire()
         async with Producer(broker, 1, ("t", many(1100)), ("t", many(2))) as producer:
             await waiting_for_its_turn(broker)
-            broker.clock = FakeClock(now_ms() + 3_600_000)
+            broker.appender.clock = FakeClock(now_ms() + 3_600_000)
             broker.offload._turn.release()
             assert await producer.error() == 0
         batches = list(broker.replicas.partitions["t", 0].log.batches(0))
         times = [read_header(batch).max_timestamp for batch in batches]
-        assert times == [broker.clock.now_ms()] * 2
+        assert times == [broker.appender.clock.now_ms()] * 2
         assert all(is_valid(batch) for batch in batches)
 
     scenario(tmp_path, work)

@@ -195,7 +195,7 @@ def test_many_partitions_are_made_in_turns(tmp_path):
         broker = replicas._config_of.__self__
         await broker.controller.create_topic(NewTopic("many", 500))
         assert len(replicas.partitions) < 400, "not all in one go"
-        last = replicas.find("many", 499, broker.metadata)
+        last = replicas.find("many", 499)
         assert put(last).base_offset == 0
         doomed = len(replicas.partitions)
         await comes_true(lambda: len(replicas.partitions) > doomed)

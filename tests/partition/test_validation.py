@@ -4,9 +4,9 @@ import pytest
 from support.log import NOW, SEED, generator
 from wire.test_records import as_records, random_rows
 
-from tidelog.broker.handlers.k02_list_offsets import _run
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.timestamps import Look
+from tidelog.partition.offset_lookup import run_search
 from tidelog.partition.validation import (
     MOST_RECORD_ERRORS,
     Budget,
@@ -132,5 +132,5 @@ def test_bytes_count_also_where_a_time_is_looked_for():
             yield Look(read_header(batch), first_since, (batch, NOW + 1, 0))
 
     for batches in [with_headers(33_000)], 3 * [with_headers(16_000)]:
-        job = next(_run(search(batches), Budget()))
+        job = next(run_search(search(batches), Budget()))
         assert job.function is first_since

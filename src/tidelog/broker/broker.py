@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from tidelog import files
 from tidelog.broker import handlers
 from tidelog.broker.connection import Connection
-from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.registry import REGISTRY
 from tidelog.broker.request import Request
 from tidelog.broker.server import Server
@@ -49,10 +48,13 @@ from tidelog.metadata import (
     TopicInfo,
 )
 from tidelog.new_topic import NewTopic
+from tidelog.partition.appending import Appender
 from tidelog.partition.cleaner import LogCleaner
+from tidelog.partition.fetch_sessions import FetchSessions
 from tidelog.partition.isr_changes import IsrChanges
 from tidelog.partition.log_dir_moves import LogDirMoves
 from tidelog.partition.offload import Offload
+from tidelog.partition.reading import Reader
 from tidelog.partition.replica_fetcher import Fetchers
 from tidelog.partition.replicas import Replicas
 from tidelog.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
@@ -92,11 +94,10 @@ class Broker:
         self.metadata = ClusterMetadata()
         self.answers: dict[object, bytes] = {}  # encoded, good until the cluster changes
         self._answer_bytes = 0
-        self.fetch_sessions = FetchSessions(
-            self.settings["max.incremental.fetch.session.cache.slots"], self.clock
-        )
         self.manager = LogManager(self.settings["log.dirs"], self.clock)
-        self.replicas = Replicas(self.manager, self.log_config, self.broker_id, self.clock)
+        self.replicas = Replicas(
+            self.manager, self.log_config, self.broker_id, self.clock, lambda: self.metadata
+        )
         self.log_dir_moves = LogDirMoves(
             self.replicas,
             self.spawn,
@@ -112,6 +113,15 @@ class Broker:
         self.follower_throttle = Throttle(self.clock)
         self.fetchers = Fetchers(self)
         self.offload = Offload()
+        self.appender = Appender(self.replicas, self.clock, self.offload)
+        self.reader = Reader(
+            self.replicas,
+            self.clock,
+            FetchSessions(self.settings["max.incremental.fetch.session.cache.slots"], self.clock),
+            self.leader_throttle,
+            lambda: self.settings,
+            lambda: self.metadata,
+        )
         self.isr_changes = IsrChanges(self)
         self._metadata_waiters: list[asyncio.Future[None]] = []
         self._last_config: tuple[TopicInfo, Settings, LogConfig] | None = None
@@ -219,6 +229,7 @@ class Broker:
             self.controller = ClusterAdmin(self, member)
             self.replicas.propose_isr = self.isr_changes.propose
             self.replicas.let_go = self.fetchers.forget
+            self.reader.is_registered = member.is_registered
             # The controller's orders come as soon as we are registered.
             self.server.start(clients=False)
             self.spawn(self.isr_changes.run())
@@ -403,7 +414,7 @@ class Broker:
         self.groups.apply(metadata)
         if metadata.brokers.keys() != before.brokers.keys():
             for partition in list(self.replicas.partitions.values()):
-                partition.wake()  # nobody waits for a replica on a dead broker
+                partition.watchers.wake()  # nobody waits for a replica on a dead broker
         waiters, self._metadata_waiters = self._metadata_waiters, []
         for future in waiters:
             if not future.done():

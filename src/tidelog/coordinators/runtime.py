@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.controller.admin_protocol import Admin
@@ -25,13 +24,14 @@ from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord, decod
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 from tidelog.new_topic import NewTopic
+from tidelog.partition.acknowledgement import Unacknowledged
+from tidelog.partition.appending import ALL_ACKS
+from tidelog.partition.partition import Partition
+from tidelog.partition.purgatory import DelayedOperation
 from tidelog.wire.batch import CONTROL, TRANSACTIONAL, read_header
 from tidelog.wire.markers import read_marker
 from tidelog.wire.primitives import ProtocolError
 from tidelog.wire.records import Headers, decode_batch, encode_batch
-
-if TYPE_CHECKING:
-    from tidelog.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ _ROW_BYTES = 64  # of a record, beside key, value and headers
 # What a failed append means to a client of a coordinator (as in Kafka).
 _APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -108,10 +109,10 @@ class Shard:
         self.epoch = partition.leader_epoch
         self.closed = False
         self._clock = clock
-        self._ack_timeout = ack_timeout_ms / 1000
+        self._ack_timeout_ms = ack_timeout_ms
         self._queue: list[tuple[Sequence[EncodedRecord], Done]] = []
-        self._unsafe: deque[tuple[int, float, list[Done]]] = deque()  # last offset, time limit
-        self._unsafe_timer: asyncio.TimerHandle | None = None
+        # Who waits until records are committed.
+        self._uncommitted: dict[DelayedOperation, list[Done]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines: list[tuple[int, str]] = []
         self._wanted: dict[str, int] = {}  # key -> the deadline that counts
@@ -170,10 +171,8 @@ class Shard:
         try:
             if not self.leads:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if partition.in_sync < partition.min_in_sync:
-                raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
             batch = memoryview(bytearray(encode_batch(rows)))
-            written = partition.append(batch, _NEWEST_PRODUCE, now_ms, own=True)
+            written = partition.append(batch, _NEWEST_PRODUCE, now_ms, acks=ALL_ACKS, own=True)
         except ApiError as error:
             if self.leads:
                 log.warning("%s-%d: %s", partition.topic, partition.index, error.message)
@@ -183,71 +182,40 @@ class Shard:
             log.exception("%s-%d: append failed", partition.topic, partition.index)
             _tell(waiting, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
-        self._tell_when_safe(written.last_offset, waiting)
+        self._wait_until_committed(written.last_offset, waiting)
 
     def when_safe(self, done: Done) -> None:
-        """``done`` hears when everything that is written by now is safe, or why that is not known.
-
-        Who does not see that any more may be cut off, and another may coordinate by now.
+        """Call ``done`` when everything that is written by now is committed, or with the reason
+        why that is not known: this broker may be cut off, and another one coordinate by now.
         """
         if self.closed:
             done(ErrorCode.NOT_COORDINATOR)
         elif self.all_safe:
             done(ErrorCode.NONE)
         else:
-            self._tell_when_safe(self.partition.log.end_offset - 1, [done])
+            self._wait_until_committed(self.partition.log.end_offset - 1, [done])
 
     @property
     def all_safe(self) -> bool:
-        """Nobody knows better: the others have everything, or none of them is in sync, and then
-        none can have become the coordinator."""
+        """Can no other broker know more: the others have everything, or none of them is in sync,
+        and then none can have become the coordinator."""
         partition = self.partition
         return partition.in_sync == 1 or partition.high_watermark >= partition.log.end_offset
 
-    def _tell_when_safe(self, offset: int, waiting: list[Done]) -> None:
+    def _wait_until_committed(self, offset: int, waiting: list[Done]) -> None:
         if offset < self.partition.high_watermark:
             _tell(waiting, ErrorCode.NONE)
             return
-        if not self._unsafe:
-            self.partition.watch(self._wake)
-        limit = self._clock.monotonic() + self._ack_timeout
-        self._unsafe.append((offset, limit, waiting))
-        if self._unsafe_timer is None:
-            self._time_unsafe()
+        batch = Unacknowledged(self.partition, offset, self.epoch)
 
-    def _time_unsafe(self) -> None:
-        """One timer for all of them, at the limit of the oldest."""
-        # One ms later: the timer of the loop may be early by less.
-        delay = max(self._unsafe[0][1] - self._clock.monotonic(), 0) + 0.001
-        self._unsafe_timer = asyncio.get_running_loop().call_later(delay, self._too_late)
+        def complete() -> None:
+            del self._uncommitted[operation]
+            error = batch.error()
+            _tell(waiting, _APPEND_ERRORS.get(error, error))
 
-    def _too_late(self) -> None:
-        self._unsafe_timer = None
-        self._check()
-        if self._unsafe:
-            self._time_unsafe()
-
-    def _wake(self) -> None:
-        # Not at once: we are in the middle of an append.
-        asyncio.get_running_loop().call_soon(self._check)
-
-    def _check(self) -> None:
-        """Tell those whose records are safe by now, and those who have waited too long."""
-        if not self.leads:
-            # What lies at these offsets now, or soon, may be another leader's.
-            while self._unsafe:
-                _tell(self._unsafe.popleft()[2], ErrorCode.NOT_COORDINATOR)
-        now, safe = self._clock.monotonic(), self.partition.high_watermark
-        while self._unsafe:
-            offset, limit, waiting = self._unsafe[0]
-            if offset >= safe and now < limit:
-                return
-            self._unsafe.popleft()
-            # As for acks=all: it counts only if enough replicas have it.
-            enough = self.partition.in_sync >= self.partition.min_in_sync
-            passed = offset < safe and enough
-            _tell(waiting, ErrorCode.NONE if passed else ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self.partition.unwatch(self._wake)
+        operation = DelayedOperation(lambda: not batch.undecided, complete)
+        self._uncommitted[operation] = waiting
+        operation.watch((self.partition,), self._ack_timeout_ms)
 
     # -- time -------------------------------------------------------------------
 
@@ -299,15 +267,15 @@ class Shard:
             return
         self.closed = True
         self._on_deadline = _nobody  # no cycle: a log's files are closed when nobody holds it
-        for timer in (self._timer, self._unsafe_timer):
-            if timer is not None:
-                timer.cancel()
-        self.partition.unwatch(self._wake)
+        if self._timer is not None:
+            self._timer.cancel()
         queue, self._queue = self._queue, []
         for _, done in queue:
             _tell([done], error)
-        while self._unsafe:
-            _tell(self._unsafe.popleft()[2], error)
+        uncommitted, self._uncommitted = self._uncommitted, {}
+        for operation, waiting in uncommitted.items():
+            operation.cancel()
+            _tell(waiting, error)
 
 
 def _nobody(_: str) -> None:

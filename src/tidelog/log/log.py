@@ -359,6 +359,16 @@ class Log:
             length = first_size
         return FileRange(segment.file, position, length)
 
+    def available(self, offset: int, end: int, max_bytes: int) -> int | None:
+        """How many bytes there are from ``offset`` on, below offset ``end``, up to ``max_bytes``;
+        None if they are in more than one segment."""
+        if offset >= end:
+            return 0
+        if bisect_right(self._bases, offset) < bisect_right(self._bases, end):
+            return None
+        found = self.read(offset, max_bytes, end, at_least_one=True)
+        return 0 if found is None else min(len(found), max_bytes)
+
     @property
     def last_stable_offset(self) -> int:
         """Every transaction that starts before this offset has ended."""

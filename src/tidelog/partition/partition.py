@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.errors import ApiError, ErrorCode
@@ -22,6 +22,7 @@ from tidelog.log.log import Log
 from tidelog.log.segment import FileRange
 from tidelog.metadata import INTERNAL_TOPICS, PartitionInfo
 from tidelog.partition.in_sync import InSync
+from tidelog.partition.purgatory import Watchers
 from tidelog.partition.sequence_gaps import Gaps
 from tidelog.partition.throttle import is_throttled
 from tidelog.partition.validation import Budget, Rewritten, Rules, rewrite_here
@@ -42,14 +43,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_new_tuple = tuple.__new__  # half the time of Acknowledged(...)
+_new_tuple = tuple.__new__  # half the time of Appended(...)
 _ZSTD = int(Codec.ZSTD)
 _NEWEST_ZSTD_BLIND_PRODUCE = 6  # clients before Produce 7 do not know zstd
+_ALL_ACKS = -1
 _AWAIT_SECONDS = 1.0  # for the next fetch of a follower that may come into sync
 
 
-class Acknowledged(NamedTuple):
-    """What the producer is told, once ``last_offset`` is below the high watermark."""
+class Appended(NamedTuple):
+    """Where a batch was written; ``append_time_ms`` is -1 if its records keep their own time."""
 
     base_offset: int
     last_offset: int
@@ -85,8 +87,7 @@ class Partition:
         self.throttled_leader = self.throttled_follower = False
         self.order = (-1, -1)  # leader epoch and partition epoch of the latest order
         self.deleted = False
-        self._waiting: set[Callable[[], None]] = set()  # parked fetches and acks
-        self._followers_waiting: set[Callable[[], None]] = set()  # they see more: up to the end
+        self.watchers = Watchers()
         self._held = False  # the high watermark is more than the end of the log
         self._flushed = False
         self._flushes = False
@@ -138,7 +139,7 @@ class Partition:
         self.in_sync = len(info.isr if state is None else state.isr)
         self._held = self._flushed or self.in_sync_state is not None
         self._advance_high_watermark()
-        self.wake()
+        self.watchers.wake()
 
     def follow(self, info: PartitionInfo) -> None:
         """Another broker leads, or nobody: who waits for us is told to look for the leader."""
@@ -149,7 +150,7 @@ class Partition:
         self.caught_up = self.replicas.broker_id in info.isr
         self.in_sync_state = None
         self._held = True
-        self.wake_all()
+        self.watchers.wake_all()
 
     def follower_fetched(
         self,
@@ -175,7 +176,7 @@ class Partition:
         if awaited or follower in state.isr or state.proposed is not None:
             self._advance_high_watermark()
         if state.starts_at(follower, log_start_offset):
-            self.wake()
+            self.watchers.wake()
 
     def _may_come_into_sync(self, follower: int, state: InSync) -> None:
         isr = state.to_add(follower, self.log.high_watermark, self.epoch_start)
@@ -214,7 +215,7 @@ class Partition:
         if state is not None and state.answered(asked, isr, partition_epoch):
             self.in_sync = len(isr)
             self._advance_high_watermark()
-            self.wake()
+            self.watchers.wake()
 
     def isr_refused(self, asked: tuple[int, ...]) -> None:
         """The controller has not agreed, and will not."""
@@ -259,7 +260,7 @@ class Partition:
         high = min(high_watermark, writer.end_offset)
         if high > writer.high_watermark:
             writer.high_watermark = high
-            self.wake()
+            self.watchers.wake()
 
     def cut_diverged(self, epoch: int, end_offset: int) -> None:
         """The leader's log has ``epoch`` end at ``end_offset``; ours goes on: cut it back."""
@@ -307,15 +308,19 @@ class Partition:
         budget: Budget | None = None,
         rewritten: Rewritten | None = None,
         *,
+        acks: int = 1,
         own: bool = False,
-    ) -> Acknowledged:
+    ) -> Appended:
         """Check a produced batch and write it.  Raises the error to answer, or OpenElsewhere;
         then it is called again with what came of that, ``rewritten``.
 
-        ``own``: it is a coordinator's.  Nobody else writes to internal topics.
+        ``own``: it is a coordinator's.  Only they write to internal topics.
         """
         if not self.leads:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if acks == _ALL_ACKS and self.in_sync < self.min_in_sync:
+            self.gaps.forget()
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
         writer = self.log
         config = writer.config
         header = check_produced(batch, config.max_decompressed_bytes)
@@ -390,13 +395,13 @@ class Partition:
         if self._held:
             if self.in_sync == 1:  # alone: no follower's fetch will tell
                 self._advance_high_watermark()
-            if self._followers_waiting:
-                self._wake_followers()
+            if self.watchers.log_end:
+                self.watchers.wake_log_end()
         elif writer.high_watermark < writer.end_offset:
             writer.high_watermark = writer.end_offset
-            if self._waiting:
-                self.wake()
-        return _new_tuple(Acknowledged, (appended[0], appended[1], append_time))
+            if self.watchers.committed:
+                self.watchers.wake()
+        return _new_tuple(Appended, (appended[0], appended[1], append_time))
 
     def _too_large(self, size: int) -> ApiError:
         return ApiError(
@@ -438,7 +443,7 @@ class Partition:
             end = state.high_watermark(end)
         if end > self.log.high_watermark:
             self.log.high_watermark = end
-            self.wake()
+            self.watchers.wake()
 
     def flushed(self) -> None:
         """The log was flushed; with ``visibility=flushed`` there is more to see."""
@@ -453,27 +458,6 @@ class Partition:
     def last_stable_offset(self) -> int:
         """What ``read_committed`` consumers may read up to."""
         return self.log.last_stable_offset
-
-    def watch(self, callback: Callable[[], None], *, follower: bool = False) -> None:
-        """Call back whenever there is something new to see; followers see the end of the log."""
-        (self._followers_waiting if follower else self._waiting).add(callback)
-
-    def unwatch(self, callback: Callable[[], None]) -> None:
-        self._waiting.discard(callback)
-        self._followers_waiting.discard(callback)
-
-    def wake_all(self) -> None:
-        self.wake()
-        self._wake_followers()
-
-    def _wake_followers(self) -> None:
-        for callback in tuple(self._followers_waiting):
-            callback()
-
-    def wake(self) -> None:
-        if self._waiting:
-            for callback in tuple(self._waiting):
-                callback()
 
     # -- reading ----------------------------------------------------------------
 
@@ -547,7 +531,7 @@ class Partition:
             message = f"offset {offset} is negative; use -1 for all records"
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         self.log.advance_start(offset)
-        self.wake_all()
+        self.watchers.wake_all()
         return offset
 
     def low_watermark(self, live: Collection[int]) -> int:

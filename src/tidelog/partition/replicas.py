@@ -46,6 +46,7 @@ class Replicas:
         config_of: Callable[[TopicInfo], LogConfig],
         broker_id: int,
         clock: Clock,
+        metadata_of: Callable[[], ClusterMetadata] = ClusterMetadata,
     ) -> None:
         self.manager = manager
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -56,6 +57,7 @@ class Replicas:
         self._offline: dict[tuple[str, int], TopicInfo] = {}
         self._to_create: deque[tuple[str, int]] = deque()
         self._config_of = config_of
+        self._metadata_of = metadata_of  # of the cluster, as clients see it now
         self.broker_id = broker_id
         self._clock = clock
         # Who is told that a leader wants another in-sync set; in a cluster only.
@@ -213,7 +215,7 @@ class Replicas:
         timer = self._flushes.pop(partition, None)
         if timer:
             timer.cancel()
-        partition.wake_all()
+        partition.watchers.wake_all()
         return partition
 
     def configure(self, topic: TopicInfo) -> None:
@@ -231,18 +233,22 @@ class Replicas:
             for partition in list(self.partitions.values()):
                 partition.check_lag(self._clock.now_ms(), max_lag_ms)
 
-    def find(self, topic: TopicRef, index: int, metadata: ClusterMetadata) -> Partition:
+    def find(self, topic: TopicRef, index: int) -> Partition:
         """The partition that a client names, or the error that says why there is none."""
-        if isinstance(topic, bytes):
-            found = self.by_id.get((topic, index))
-            if found is None and topic not in metadata.topic_names:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            name = metadata.topic_names.get(topic, "")
+        if type(topic) is str:
+            partition = self.partitions.get((topic, index))
         else:
-            found = self.partitions.get((topic, index))
+            partition = self.by_id.get((topic, index))  # type: ignore[arg-type]
+        return self._find_missing(topic, index) if partition is None else partition
+
+    def _find_missing(self, topic: TopicRef, index: int) -> Partition:
+        metadata = self._metadata_of()
+        if isinstance(topic, bytes):
+            if topic not in metadata.topic_names:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = metadata.topic_names[topic]
+        else:
             name = topic
-        if found is not None:
-            return found
         waiting = self._offline.get((name, index))
         if waiting is None:
             known = metadata.topics.get(name)

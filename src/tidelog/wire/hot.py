@@ -428,6 +428,14 @@ class Fetched(NamedTuple):
     tags: bytes = b"\0"
 
 
+_DIVERGING = struct.Struct(">BBBiqB").pack  # one tag: number 0, 13 bytes: epoch, end, no tags
+
+
+def diverging_tag(epoch: int, end_offset: int) -> bytes:
+    """The tags of a partition whose log is not as the reader's from there on (KIP-595)."""
+    return _DIVERGING(1, 0, 13, epoch, end_offset, 0)
+
+
 _FETCHED_V4 = struct.Struct(">ihqq").pack
 _FETCHED_V5 = struct.Struct(">ihqqq").pack
 _ABORTED = struct.Struct(">qq").pack

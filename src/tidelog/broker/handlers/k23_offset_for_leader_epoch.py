@@ -40,7 +40,7 @@ def offset_for_leader_epoch(
 
 def _look_up(broker: Broker, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = broker.replicas.find(topic, row.partition, broker.metadata)
+        partition = broker.replicas.find(topic, row.partition)
         partition.check_leader(row.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(error_code=error.code, partition=row.partition)

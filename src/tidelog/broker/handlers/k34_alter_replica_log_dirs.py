@@ -58,7 +58,7 @@ def _move(broker: Broker, topic: str, index: int, path: str) -> None:
     if path not in broker.manager.directories:
         raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
     try:
-        partition = broker.replicas.find(topic, index, broker.metadata)
+        partition = broker.replicas.find(topic, index)
     except ApiError as error:
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             topic_id = broker.metadata.topics[topic].topic_id

@@ -135,7 +135,7 @@ class GroupCoordinator:
 
     def _open_partition(self, topic: str, index: int) -> Partition:
         try:
-            return self._broker.replicas.find(topic, index, self._broker.metadata)
+            return self._broker.replicas.find(topic, index)
         except ApiError as error:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker import fetch_sessions
-from tidelog.broker.fetch_sessions import FetchSession, FetchSessions
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.partition import fetch_sessions
+from tidelog.partition.fetch_sessions import FetchSession, FetchSessions
 from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef
 
 LAST = 2**31 - 1
@@ -118,24 +118,24 @@ def test_no_session_for_nothing(sessions: Sessions) -> None:
 def test_rows_are_added_moved_and_forgotten(sessions: Sessions) -> None:
     session = sessions.open(row(0), row(1), row(2))
     sessions.go_on(session, row(1, 50), row(3))
-    assert [(r.partition, r.offset) for r in session.rows.values()] == [
+    assert [(r.partition, r.offset) for r in session.partitions.values()] == [
         (0, 0),
         (1, 50),
         (2, 0),
         (3, 0),
     ]
     sessions.go_on(session, forgotten=[("t", 0), ("t", 3), ("other", 9)])
-    assert [r.partition for r in session.rows.values()] == [1, 2]
+    assert [r.partition for r in session.partitions.values()] == [1, 2]
     sessions.go_on(session, row(0, 7))  # and back again
-    assert [r.partition for r in session.rows.values()] == [1, 2, 0]
+    assert [r.partition for r in session.partitions.values()] == [1, 2, 0]
 
 
 def test_who_got_records_waits_for_the_others(sessions: Sessions) -> None:
     """Otherwise a busy partition would starve those behind it."""
     session = sessions.open(row(0), row(1), row(2))
-    session.tell("t", Fetched(0, 0, 10, 10, 0, records=b"x"))
-    session.tell("t", Fetched(1, 0, 10, 10, 0))
-    assert [r.partition for r in session.rows.values()] == [1, 2, 0]
+    session.note_sent("t", Fetched(0, 0, 10, 10, 0, records=b"x"))
+    session.note_sent("t", Fetched(1, 0, 10, 10, 0))
+    assert [r.partition for r in session.partitions.values()] == [1, 2, 0]
 
 
 # -- news ---------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_only_news_is_told(sessions: Sessions) -> None:
     session = sessions.open()
     answer = Fetched(0, 0, high_watermark=10, last_stable_offset=10, log_start_offset=0)
     assert session.has_news("t", answer)  # never told before
-    session.tell("t", answer)
+    session.note_sent("t", answer)
     assert not session.has_news("t", answer)
     assert session.has_news("t", answer._replace(high_watermark=11))
     assert session.has_news("t", answer._replace(log_start_offset=1))
@@ -158,19 +158,19 @@ def test_only_news_is_told(sessions: Sessions) -> None:
 def test_an_error_is_told_until_it_is_gone(sessions: Sessions) -> None:
     session = sessions.open()
     answer = Fetched(0, 0, 10, 10, 0)
-    session.tell("t", answer)
+    session.note_sent("t", answer)
     for _ in range(2):
         assert session.has_news("t", Fetched(0, 3))
-        session.tell("t", Fetched(0, 3))
+        session.note_sent("t", Fetched(0, 3))
     assert session.has_news("t", answer)  # that it is gone is news too
-    session.tell("t", answer)
+    session.note_sent("t", answer)
     assert not session.has_news("t", answer)
 
 
 def test_a_partition_that_was_forgotten_is_news_again(sessions: Sessions) -> None:
     session = sessions.open(row(0), row(1))
     answer = Fetched(0, 0, 10, 10, 0)
-    session.tell("t", answer)
+    session.note_sent("t", answer)
     sessions.go_on(session, forgotten=[("t", 0)])
     sessions.go_on(session, row(0))
     assert session.has_news("t", answer)
@@ -180,7 +180,7 @@ def test_all_is_news_in_a_new_leader_epoch(sessions: Sessions) -> None:
     """A follower drops an answer that meets the order with the new epoch on its way."""
     session = sessions.open(row(0)._replace(leader_epoch=1))
     answer = Fetched(0, 0, 10, 10, 0)
-    session.tell("t", answer)
+    session.note_sent("t", answer)
     sessions.go_on(session, row(0, 10)._replace(leader_epoch=1))
     assert not session.has_news("t", answer)
     sessions.go_on(session, row(0, 10)._replace(leader_epoch=2))
@@ -221,7 +221,7 @@ def test_the_longest_unused_goes_after_two_minutes() -> None:
 def test_partitions_of_all_sessions_are_counted(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_sessions, "_MAX_ROWS", 6)
+    monkeypatch.setattr(fetch_sessions, "_MAX_PARTITIONS", 6)
     first = sessions.open(row(0), row(1), row(2))
     second = sessions.open(row(0))
     sessions.go_on(first, row(0, 5), row(3))  # four and one
@@ -257,7 +257,7 @@ def test_names_and_ids_do_not_mix(sessions: Sessions, by_id: bool, rows: list[Fe
 def test_a_session_by_id(sessions: Sessions) -> None:
     topic = b"0123456789abcdef"
     session = sessions.open(row(0, topic=topic), by_id=True)
-    session.tell(topic, Fetched(0, 0, 5, 5, 0))
+    session.note_sent(topic, Fetched(0, 0, 5, 5, 0))
     assert not session.has_news(topic, Fetched(0, 0, 5, 5, 0))
     sessions.go_on(session, forgotten=[(topic, 0)])
-    assert session.rows == {}
+    assert session.partitions == {}
