@@ -16,7 +16,7 @@ from interop.recording import served
 
 from tidelog.testing import LocalBroker
 
-pytest_plugins = ["support.mounting", "support.zookeeper"]
+pytest_plugins = ["support.directories", "support.mounting", "support.zookeeper"]
 pytest.register_assert_rewrite(
     "support.compaction_model", "support.log_damage", "support.log_model", "support.log"
 )

@@ -6,27 +6,20 @@ import select
 import cramjam
 import pytest
 from crc32c import crc32c
-from support.raw_client import RawClient, batch_of, now_ms, values_of
+from support.raw_client import RawClient, batch_of, many, now_ms, sealed, values_of
 from support.waiting import until
 
 from tidelog.errors import ErrorCode
-from tidelog.wire.batch import HEADER, MAGIC, BatchHeader
+from tidelog.wire.batch import HEADER, BatchHeader
 from tidelog.wire.compression import Codec
 from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.messages.produce import ProduceResponse
 from tidelog.wire.primitives import varint
-from tidelog.wire.records import _seal, encode_batch
+from tidelog.wire.records import encode_batch
 
 LIMIT = 16 * 1048588
 TINY = b"\x0e\x00\x00\x00\x02k\x00\x00"  # eight bytes: key k, offset delta 0
 MEBIBYTE = TINY * (1 << 17)
-
-
-def sealed(packed, count, codec=Codec.ZSTD, **fields):
-    """A batch that says what we want it to say."""
-    now = now_ms()
-    header = BatchHeader(0, 0, 0, MAGIC, 0, codec, count - 1, now, now, -1, -1, -1, count)
-    return _seal(header._replace(**fields), packed)
 
 
 def bomb(mebibytes, count=None):
@@ -36,12 +29,6 @@ def bomb(mebibytes, count=None):
         compressor.compress(MEBIBYTE)
     count = mebibytes * (1 << 17) if count is None else count
     return sealed(bytes(compressor.finish()), count)
-
-
-def many(count, **options):
-    """A batch of so many small records, too many to be looked at in the event loop."""
-    row = (now_ms(), b"k", b"v", [])
-    return encode_batch([row] * count, codec=Codec.ZSTD, **options)
 
 
 @contextlib.contextmanager

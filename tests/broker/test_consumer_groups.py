@@ -3,65 +3,26 @@
 import itertools
 
 import pytest
-from support.group_client import GroupClient
+from support.group_client import ConsumerGroupClient
 from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.consumer_protocol import assigned_partitions
 from tidelog.wire.messages import create_partitions
-from tidelog.wire.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from tidelog.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-)
 
 _groups = itertools.count()
-
-
-class Client(GroupClient):
-    """A connection that also speaks the new protocol."""
-
-    def beat(self, group, member_id="me", epoch=0, version=1, **changes):
-        self.send_beat(group, member_id, epoch, version, **changes)
-        return self.receive(ConsumerGroupHeartbeatResponse, version)[1]
-
-    def send_beat(self, group, member_id="me", epoch=0, version=1, **changes):
-        values = {"member_id": member_id, "member_epoch": epoch}
-        if epoch == 0:
-            values |= {
-                "rebalance_timeout_ms": 60_000,
-                "subscribed_topic_names": ["clicks"],
-                "topic_partitions": [],
-            }
-        request = ConsumerGroupHeartbeatRequest(group_id=group, **{**values, **changes})
-        self.send(request, version)
-
-    def describe_consumers(self, group, version=1):
-        request = ConsumerGroupDescribeRequest(group_ids=[group])
-        return self.call(request, ConsumerGroupDescribeResponse, version).groups[0]
-
-    def may_fetch(self, group, member_id, epoch):
-        asked = OffsetFetchRequestGroup(
-            group_id=group, member_id=member_id, member_epoch=epoch, topics=None
-        )
-        request = OffsetFetchRequest(groups=[asked])
-        return self.call(request, OffsetFetchResponse, 9).groups[0].error_code
 
 
 @pytest.fixture(scope="module")
 def broker():
     with LocalBroker({"group.consumer.max.size": 3}) as running:
-        with Client(running.port) as client:
+        with ConsumerGroupClient(running.port) as client:
             client.create_topic("clicks", partitions=4)
             client.find()
         yield running
@@ -70,7 +31,7 @@ def broker():
 
 @pytest.fixture
 def client(broker):
-    with Client(broker.port) as connected:
+    with ConsumerGroupClient(broker.port) as connected:
         yield connected
 
 
@@ -243,7 +204,7 @@ def test_topics_that_grow_and_come(client, group):
 
 def test_everything_survives_the_broker(tmp_path):
     with LocalBroker(data=tmp_path / "data") as broker:
-        with Client(broker.port) as client:
+        with ConsumerGroupClient(broker.port) as client:
             client.create_topic("clicks", partitions=4)
             client.find()
             first = client.beat("g", instance_id="one", subscribed_topic_regex="cl.*")
@@ -251,7 +212,7 @@ def test_everything_survives_the_broker(tmp_path):
             before = client.describe_consumers("g")
         broker.kill()
         broker.start()
-        with Client(broker.port) as client:
+        with ConsumerGroupClient(broker.port) as client:
             assert client.describe_consumers("g") == before
             epoch = first.member_epoch
             told = client.beat("g", epoch=epoch, instance_id="one", topic_partitions=[])
@@ -264,7 +225,7 @@ def test_settings():
         "group.coordinator.rebalance.protocols": "classic",
         "group.consumer.assignors": "range",
     }
-    with LocalBroker(settings) as broker, Client(broker.port) as client:
+    with LocalBroker(settings) as broker, ConsumerGroupClient(broker.port) as client:
         client.find()
         refused = client.beat("g")
         assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -275,7 +236,7 @@ def test_settings():
         "group.consumer.session.timeout.ms": 400,
         "group.consumer.migration.policy": "disabled",
     }
-    with LocalBroker(settings) as broker, Client(broker.port) as client:
+    with LocalBroker(settings) as broker, ConsumerGroupClient(broker.port) as client:
         client.find()
         assert client.beat("g").heartbeat_interval_ms == 100
         other = client.beat("g", server_assignor="uniform")
@@ -349,7 +310,7 @@ def test_a_group_that_is_no_consumer_group_stays_one(client, group):
 
 def test_conversions_survive_the_broker(tmp_path):
     with LocalBroker(data=tmp_path / "data") as broker:
-        with Client(broker.port) as client:
+        with ConsumerGroupClient(broker.port) as client:
             client.create_topic("clicks", partitions=4)
             client.find()
             ends = {}
@@ -361,7 +322,7 @@ def test_conversions_survive_the_broker(tmp_path):
             client.beat("down", "new", epoch=-1)
         broker.kill()
         broker.start()
-        with Client(broker.port) as client:
+        with ConsumerGroupClient(broker.port) as client:
             members = {row.member_id for row in client.describe_consumers("up").members}
             assert members == {"new", ends["up"].member_id}
             found = client.describe("down")
@@ -375,7 +336,7 @@ def test_members_with_many_topics_are_bounded():
     """What they say that they read is held in memory, as in the classic protocol."""
     names = [f"{i:030d}" for i in range(10_000)]
     refused = ErrorCode.GROUP_MAX_SIZE_REACHED
-    with LocalBroker() as broker, Client(broker.port) as client:
+    with LocalBroker() as broker, ConsumerGroupClient(broker.port) as client:
         client.create_topic("clicks")
         client.find()
         codes = []

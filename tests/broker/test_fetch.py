@@ -7,7 +7,7 @@ import struct
 import time
 
 import pytest
-from faults.measure import descriptors
+from support.measure import descriptors
 from support.raw_client import RawClient, batch_of, values_of
 from support.waiting import comes_true, until
 

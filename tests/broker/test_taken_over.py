@@ -1,7 +1,7 @@
 """Logs that another broker has written, or whose journal is lost: nothing is used twice."""
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from interop.support import batches_on_disk
+from support.client_records import batches_on_disk
 
 from tidelog.testing import LocalBroker
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster.test_failover import back_in_sync, same_logs
 from support.cluster import (
     Load,
     ask_controller,
+    back_in_sync,
     create_topic,
     everybody_knows,
     leaders,
+    same_logs,
     without,
 )
 from support.mounting import fill

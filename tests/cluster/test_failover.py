@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,16 @@ import pytest
 from cluster.conftest import PATIENT, no_surprises
 from support.cluster import (
     Load,
+    back_in_sync,
     controller,
     create_topic,
+    damage_log,
     everybody_knows,
     in_sync,
     kill_at_once,
     leaders,
     metadata,
+    same_logs,
 )
 from support.commit_checker import Committer
 from support.raw_client import RawClient, batch_of
@@ -31,15 +33,6 @@ PARTITIONS = 3
 
 def a_survivor(cluster: LocalCluster) -> ClusterBroker:
     return next(cluster.running())
-
-
-def back_in_sync(cluster: LocalCluster, topic: str, count: int = 3) -> None:
-    """As everybody sees it: who was away may not know yet that others have gone on."""
-    until(
-        lambda: all(in_sync(broker, topic, count) for broker in cluster.running()),
-        f"{count} replicas in sync",
-        100,
-    )
 
 
 def test_the_leader_dies(own_cluster: LocalCluster) -> None:
@@ -235,33 +228,6 @@ def test_a_follower_with_a_damaged_log(own_cluster: LocalCluster) -> None:
             load.more()
     load.check(cluster.bootstrap)
     same_logs(cluster, "load", 1)
-
-
-def damage_log(broker: ClusterBroker, name: str, how: str) -> None:
-    """While the broker is down: cut the log of a partition, change it, or take it away."""
-    path = next((broker.data / name).glob("*.log"))
-    data = bytearray(path.read_bytes())
-    if how == "gone":
-        shutil.rmtree(broker.data / name)
-    elif how == "cut":
-        path.write_bytes(data[: len(data) // 2])
-    elif data:
-        data[len(data) // 2] ^= 0xFF
-        path.write_bytes(data)
-
-
-def same_logs(cluster: LocalCluster, topic: str, partitions: int) -> None:
-    """Every replica has the same bytes, in the end."""
-
-    def contents(broker: ClusterBroker, index: int) -> bytes:
-        files = sorted((broker.data / f"{topic}-{index}").glob("*.log"))
-        return b"".join(path.read_bytes() for path in files)
-
-    for index in range(partitions):
-        until(
-            lambda i=index: len({contents(b, i) for b in cluster.brokers.values()}) == 1,
-            f"the logs of {topic}-{index} are the same",
-        )
 
 
 def test_its_id_was_taken_while_it_was_frozen(new_cluster: Any, tmp_path: Path) -> None:

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 from cluster.conftest import PATIENT, no_surprises
-from cluster.test_formation import ask_zookeeper, produce_to_leader
-from support.cluster import create_topic, everybody_knows, in_sync, leaders, topic_state
+from support.cluster import (
+    ask_zookeeper,
+    create_topic,
+    everybody_knows,
+    in_sync,
+    leaders,
+    produce_to_leader,
+    topic_state,
+)
 from support.group_client import GroupClient
 from support.raw_client import RawClient, batch_of
 from support.waiting import until

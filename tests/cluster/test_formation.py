@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from support.cluster import (
+    ask_zookeeper,
     controller,
     create_topic,
     everybody_knows,
     leaders,
     metadata,
+    produce_to_leader,
     topic_state,
 )
 from support.raw_client import RawClient, batch_of
@@ -21,7 +21,6 @@ from support.waiting import until
 
 from tidelog.errors import ErrorCode
 from tidelog.keeper import paths
-from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.testing.ports import free_port
@@ -48,17 +47,6 @@ from tidelog.wire.messages.incremental_alter_configs import (
 )
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.uuids import uuid_text
-
-
-def ask_zookeeper(cluster: LocalCluster, work: Callable[[ZooKeeper], Awaitable[Any]]) -> Any:
-    async def go() -> Any:
-        keeper = await ZooKeeper.connect(cluster.zookeeper, 30_000, 100_000)
-        try:
-            return await work(keeper)
-        finally:
-            await keeper.close()
-
-    return asyncio.run(go())
 
 
 def znode(cluster: LocalCluster, path: str) -> Any:
@@ -137,28 +125,6 @@ def test_a_topic_that_is_made_again(cluster: LocalCluster) -> None:
             assert client.call(request, DeleteTopicsResponse, 6).responses[0].error_code == 0
         for broker in cluster.brokers.values():
             until(lambda b=broker: topic_state(b, "again").error_code, "it is gone")
-
-
-def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition: int = 0) -> Any:
-    """Produce as clients do: look for the leader until it takes the records."""
-
-    def attempt() -> Any:
-        known = leaders(cluster.brokers[1], topic)
-        broker = cluster.brokers.get(known.get(partition, -1))
-        if broker is None:
-            return None
-        with RawClient(broker.port) as client:
-            answer = client.produce(topic, batch, partition=partition, timeout_ms=30_000)
-        if answer.error_code in (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ):
-            return None
-        return answer
-
-    answer = until(attempt, "the leader takes it")
-    assert answer.error_code == 0, ErrorCode(answer.error_code).name
-    return answer
 
 
 def test_settings_reach_everybody(cluster: LocalCluster) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster.test_failover import back_in_sync, same_logs
 from support.cluster import (
     Load,
+    back_in_sync,
     controller,
     create_topic,
     everybody_knows,
     leaders,
+    same_logs,
     without,
 )
 from support.cut_network import ZOOKEEPER, CutNetwork

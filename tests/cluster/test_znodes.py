@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from cluster.test_whole_in_parts import knows, settings
+from support.in_process import knows, settings
 from support.waiting import comes_true
 
 from tidelog.broker.broker import Broker

@@ -8,7 +8,7 @@ count, until brokers authenticate themselves.
 
 from dataclasses import dataclass
 
-from broker import test_every_api as every
+from support import request_samples as every
 
 from tidelog.wire.messages import (
     alter_partition,

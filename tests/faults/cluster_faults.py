@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.test_failover import back_in_sync, damage_log
 from support.cluster import (
     Load,
+    back_in_sync,
     controller,
+    damage_log,
     kill_at_once,
     leaders,
     metadata,

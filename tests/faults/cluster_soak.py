@@ -24,9 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cluster.test_failover import back_in_sync, same_logs
 from faults.cluster_faults import FAULTS, LAG_MS, PARTITIONS, SESSION_MS, Scene
-from support.cluster import Load, create_topic, everybody_knows
+from support.cluster import Load, back_in_sync, create_topic, everybody_knows, same_logs
 from support.commit_checker import Committer
 from support.cut_network import CutNetwork
 from support.waiting import until

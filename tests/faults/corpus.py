@@ -1,12 +1,12 @@
 """Real requests of every API and version: what the fuzzer starts from.
 
-The samples of tests/broker/test_every_api.py, and more of the kinds that have more to go
+The samples of tests/support/request_samples.py, and more of the kinds that have more to go
 wrong: batches of every codec, fetch sessions, topics that are made and deleted.
 """
 
 import random
 
-from broker import test_every_api as every
+from support import request_samples as every
 from support.raw_client import batch_of, now_ms
 
 from tidelog.wire.compression import Codec

@@ -23,9 +23,17 @@ from pathlib import Path
 
 from faults.episodes import FLUSHED, kills, power_cuts
 from faults.fuzzing import PROBE_EVERY, Fuzzer, Watchdog, tidy
-from faults.measure import GIVE_BACK, MIB, check_log, closed_again, descriptors, in_memory, resident
 from faults.member import Member
 from faults.mutations import Mutator
+from support.measure import (
+    GIVE_BACK,
+    MIB,
+    check_log,
+    closed_again,
+    descriptors,
+    in_memory,
+    resident,
+)
 from support.raw_client import RawClient
 
 from tidelog.testing import LocalBroker

@@ -5,7 +5,7 @@ import select
 import socket
 
 import pytest
-from faults.measure import MIB, peak, resident
+from support.measure import MIB, peak, resident
 from support.raw_client import RawClient, batch_of
 from support.waiting import until
 

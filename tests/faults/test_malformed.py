@@ -9,9 +9,17 @@ import tempfile
 
 import pytest
 from faults.fuzzing import TOPIC, Fuzzer, Watchdog, tidy
-from faults.measure import GIVE_BACK, MIB, check_log, closed_again, descriptors, in_memory, resident
 from faults.member import Member
 from faults.mutations import Mutator
+from support.measure import (
+    GIVE_BACK,
+    MIB,
+    check_log,
+    closed_again,
+    descriptors,
+    in_memory,
+    resident,
+)
 from support.raw_client import RawClient, batch_of
 
 from tidelog.errors import ErrorCode

@@ -9,7 +9,7 @@ import resource
 import socket
 
 import pytest
-from faults.measure import MIB, descriptors, resident
+from support.measure import MIB, descriptors, resident
 from support.raw_client import RawClient, batch_of
 from support.waiting import until
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from interop.support import Row
+from support.client_records import Row
 
 
 class DriverError(Exception):

@@ -19,6 +19,7 @@ from interop.building import HERE
 from interop.java import jars, java
 from support.waiting import until
 
+from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.testing.ports import free_port
 
 _LOGGING = """\
@@ -204,3 +205,10 @@ def any_kafka(version: str, folder: Path) -> Iterator[Kafka39]:
             return
         keeper = stack.enter_context(ZooKeeper(folder / "zookeeper"))
         yield stack.enter_context(Kafka39(folder / "kafka", folder / "data", keeper))
+
+
+def znodes(journal: Path) -> dict[str, bytes]:
+    """All that our keeper holds, as ZooKeeper is to hold it."""
+    keeper = EmbeddedKeeper(str(journal))
+    keeper._replay(journal.read_bytes())
+    return {path: node.data for path, node in keeper._nodes.items() if path != "/"}

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from interop.support import Row
+from support.client_records import Row
 
 _FOLDER = Path(__file__).with_name("kafkajs")
 

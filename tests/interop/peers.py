@@ -18,7 +18,7 @@ import kafka
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from interop.kafkajs_driver import kafkajs, message, why_not
-from interop.support import CODECS, Row
+from support.client_records import CODECS, Row
 
 TIMEOUT = 100  # seconds; nothing here takes one, but a busy machine may be slow
 

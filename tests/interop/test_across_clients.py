@@ -2,7 +2,7 @@
 
 import pytest
 from interop.peers import READERS, WRITERS, Kcat
-from interop.support import CODECS, EDGES, codecs_on_disk, compressible
+from support.client_records import CODECS, EDGES, codecs_on_disk, compressible
 
 
 @pytest.fixture(scope="module")

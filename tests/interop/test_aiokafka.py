@@ -10,7 +10,7 @@ from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from interop.peers import TIMEOUT, AioKafka
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from interop.building import heavy
 from interop.kafka39 import Kafka39, ZooKeeper
-from interop.support import CODECS
+from support.client_records import CODECS
 from support.compaction_model import described
 from support.log import NOW, generator, log_config, open_in
 from support.waiting import until

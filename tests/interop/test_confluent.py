@@ -11,7 +11,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 from interop.peers import TIMEOUT, Confluent
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from interop.peers import TIMEOUT, Confluent
-from interop.support import MINUTE, NOW, Row
+from support.client_records import MINUTE, NOW, Row
 
 
 @pytest.fixture(scope="module")

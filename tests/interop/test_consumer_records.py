@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-from broker.test_consumer_groups import Client
 from interop.building import heavy
 from interop.java import NEWEST, WITH_TOOLS, dump_log
+from support.group_client import ConsumerGroupClient
 
 from tidelog.testing import LocalBroker
 
@@ -16,7 +16,7 @@ pytestmark = heavy("java", "mvn")
 @pytest.mark.parametrize("libraries", WITH_TOOLS)
 def test_kafka_reads_our_records(tmp_path, libraries):
     with LocalBroker({"offsets.topic.num.partitions": 1}, data=tmp_path / "data") as broker:
-        with Client(broker.port) as client:
+        with ConsumerGroupClient(broker.port) as client:
             client.create_topic("clicks", partitions=4)
             client.find()
             old = client.join("g", topics=["clicks"])

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from interop.building import heavy
 from interop.java import WITH_TOOLS, dump_log
-from interop.support import CODECS
+from support.client_records import CODECS
 from support.waiting import until
 
 from tidelog.log.checkpoints import CLEANER, read_checkpoint

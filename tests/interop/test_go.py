@@ -4,7 +4,7 @@ import pytest
 from interop.building import heavy
 from interop.drivers import Driver, DriverError
 from interop.go_program import program
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

@@ -4,7 +4,7 @@ import pytest
 from interop.building import heavy
 from interop.drivers import Driver, DriverError, from_json, to_json
 from interop.java import WITH_CLIENTS, driver_command
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

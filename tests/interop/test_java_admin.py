@@ -4,7 +4,7 @@ import pytest
 from interop.building import heavy
 from interop.drivers import Driver, DriverError
 from interop.java import WITH_CLIENTS, driver_command
-from interop.support import MINUTE, NOW, Row, batches_on_disk
+from support.client_records import MINUTE, NOW, Row, batches_on_disk
 
 pytestmark = heavy("java", "javac", "mvn")
 

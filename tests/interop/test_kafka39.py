@@ -8,10 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from interop.building import heavy
-from interop.kafka39 import Kafka39, ZooKeeper
-from interop.support import CODECS, EDGES, Row
+from interop.kafka39 import Kafka39, ZooKeeper, znodes
+from support.client_records import CODECS, EDGES, Row
 
-from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.testing import LocalBroker
 
 pytestmark = heavy("java", "mvn")
@@ -161,10 +160,3 @@ def test_kafka_on_a_directory_of_tidelog_and_back(tmp_path, how):
         broker.start()
         assert read(broker.bootstrap) == rows
         goes_on(broker, rows)
-
-
-def znodes(journal: Path) -> dict[str, bytes]:
-    """All that our keeper holds, as ZooKeeper is to hold it."""
-    keeper = EmbeddedKeeper(str(journal))
-    keeper._replay(journal.read_bytes())
-    return {path: node.data for path, node in keeper._nodes.items() if path != "/"}

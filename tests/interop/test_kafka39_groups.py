@@ -3,8 +3,7 @@
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from interop.building import heavy
-from interop.kafka39 import Kafka39, ZooKeeper
-from interop.test_kafka39 import znodes
+from interop.kafka39 import Kafka39, ZooKeeper, znodes
 from support.waiting import until
 
 from tidelog.testing import LocalBroker

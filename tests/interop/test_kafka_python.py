@@ -6,7 +6,9 @@ from contextlib import closing
 import kafka
 import pytest
 from interop.peers import TIMEOUT, KafkaPython
-from interop.support import (
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutOfRangeError
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,
@@ -16,8 +18,6 @@ from interop.support import (
     codecs_on_disk,
     compressible,
 )
-from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutOfRangeError
 
 PEER = KafkaPython()
 NUMBERED = [Row(None, b"%d" % i, timestamp=NOW + i * MINUTE) for i in range(5)]

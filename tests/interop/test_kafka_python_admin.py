@@ -5,7 +5,6 @@ from contextlib import closing
 
 import pytest
 from interop.peers import TIMEOUT, KafkaPython
-from interop.support import MINUTE, NOW, Row, batches_on_disk
 from kafka import KafkaProducer, TopicPartition, errors
 from kafka.admin import (
     AlterConfigOp,
@@ -14,6 +13,7 @@ from kafka.admin import (
     KafkaAdminClient,
     OffsetSpec,
 )
+from support.client_records import MINUTE, NOW, Row, batches_on_disk
 
 PEER = KafkaPython()
 

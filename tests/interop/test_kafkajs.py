@@ -3,7 +3,7 @@
 import pytest
 from interop.kafkajs_driver import KafkaJsError, kafkajs, message
 from interop.peers import Confluent, KafkaJs, needs_kafkajs
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from interop.peers import Kcat, needs_kcat
-from interop.support import CODECS, EDGES, Row, batches_on_disk, codecs_on_disk, compressible
+from support.client_records import CODECS, EDGES, Row, batches_on_disk, codecs_on_disk, compressible
 
 pytestmark = needs_kcat
 PEER = Kcat()

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from interop.kafkajs_driver import kafkajs, message
 from interop.lossy_proxy import LossyProxy
 from interop.peers import TIMEOUT, Confluent, needs_kafkajs
-from interop.support import Row
+from support.client_records import Row
 
 from tidelog.testing import LocalBroker
 

@@ -21,7 +21,7 @@ from interop.kafka39 import any_kafka
 from interop.processes import Program
 from interop.reading import read_topic
 from interop.recording import served
-from interop.support import CODECS, EDGES
+from support.client_records import CODECS, EDGES
 from support.waiting import until
 
 pytestmark = heavy("java", "mvn")

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from interop.building import HERE, build, heavy, run_fetch
 from interop.drivers import Driver, DriverError
-from interop.support import CODECS, EDGES, Row, batches_on_disk, codecs_on_disk, compressible
+from support.client_records import CODECS, EDGES, Row, batches_on_disk, codecs_on_disk, compressible
 
 pytestmark = heavy("node", "npm")
 _FOLDER = HERE / "platformatic"

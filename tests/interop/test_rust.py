@@ -3,7 +3,7 @@
 import pytest
 from interop.building import HERE, build, heavy, run_build, run_fetch
 from interop.drivers import Driver, DriverError
-from interop.support import (
+from support.client_records import (
     CODECS,
     EDGES,
     MINUTE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from log.test_manager import MARK, make, start, values
 from support.log import generator
+from support.log_manager import MARK, make, start, values
 
 from tidelog.log.checkpoints import LOG_START, RECOVERY_POINT, read_checkpoint, write_checkpoint
 

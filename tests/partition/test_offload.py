@@ -8,8 +8,7 @@ import weakref
 
 import cramjam
 import pytest
-from broker.test_bombs import many, now_ms, sealed
-from support.raw_client import RawClient, batch_of, values_of
+from support.raw_client import RawClient, batch_of, many, now_ms, sealed, values_of
 from support.waiting import comes_true
 
 from tidelog.broker.broker import Broker

@@ -2,7 +2,7 @@
 
 import pytest
 from support.log import NOW, SEED, generator
-from wire.test_records import as_records, random_rows
+from support.records import as_records, random_rows
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.timestamps import Look

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from interop.building import heavy
 from interop.kafka39 import VERSIONS, Kafka39, any_kafka
-from interop.support import CODECS
+from support.client_records import CODECS
 from support.filling import fill, make_topic
 from support.waiting import until
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -13,6 +15,8 @@ from support.raw_client import RawClient
 from support.waiting import until
 
 from tidelog.client.connection import Connection
+from tidelog.errors import ErrorCode
+from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing import LocalCluster
 from tidelog.testing.cluster import ClusterBroker
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -292,3 +296,72 @@ def read_all(
     finally:
         consumer.close()
     return seen
+
+
+def back_in_sync(cluster: LocalCluster, topic: str, count: int = 3) -> None:
+    """As everybody sees it: who was away may not know yet that others have gone on."""
+    until(
+        lambda: all(in_sync(broker, topic, count) for broker in cluster.running()),
+        f"{count} replicas in sync",
+        100,
+    )
+
+
+def damage_log(broker: ClusterBroker, name: str, how: str) -> None:
+    """While the broker is down: cut the log of a partition, change it, or take it away."""
+    path = next((broker.data / name).glob("*.log"))
+    data = bytearray(path.read_bytes())
+    if how == "gone":
+        shutil.rmtree(broker.data / name)
+    elif how == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif data:
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+
+
+def same_logs(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    """Every replica has the same bytes, in the end."""
+
+    def contents(broker: ClusterBroker, index: int) -> bytes:
+        files = sorted((broker.data / f"{topic}-{index}").glob("*.log"))
+        return b"".join(path.read_bytes() for path in files)
+
+    for index in range(partitions):
+        until(
+            lambda i=index: len({contents(b, i) for b in cluster.brokers.values()}) == 1,
+            f"the logs of {topic}-{index} are the same",
+        )
+
+
+def ask_zookeeper(cluster: LocalCluster, work: Callable[[ZooKeeper], Awaitable[Any]]) -> Any:
+    async def go() -> Any:
+        keeper = await ZooKeeper.connect(cluster.zookeeper, 30_000, 100_000)
+        try:
+            return await work(keeper)
+        finally:
+            await keeper.close()
+
+    return asyncio.run(go())
+
+
+def produce_to_leader(cluster: LocalCluster, topic: str, batch: bytes, partition: int = 0) -> Any:
+    """Produce as clients do: look for the leader until it takes the records."""
+
+    def attempt() -> Any:
+        known = leaders(cluster.brokers[1], topic)
+        broker = cluster.brokers.get(known.get(partition, -1))
+        if broker is None:
+            return None
+        with RawClient(broker.port) as client:
+            answer = client.produce(topic, batch, partition=partition, timeout_ms=30_000)
+        if answer.error_code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ):
+            return None
+        return answer
+
+    answer = until(attempt, "the leader takes it")
+    assert answer.error_code == 0, ErrorCode(answer.error_code).name
+    return answer

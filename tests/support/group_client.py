@@ -20,6 +20,19 @@ from tidelog.wire.messages import (
     offset_fetch,
     sync_group,
 )
+from tidelog.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 
 
 class GroupClient(RawClient):
@@ -143,3 +156,33 @@ class GroupClient(RawClient):
     def explain(self, group):
         request = explain_group.ExplainGroupRequest(group_id=group)
         return self.call(request, explain_group.ExplainGroupResponse, 0)
+
+
+class ConsumerGroupClient(GroupClient):
+    """A connection that also speaks the new protocol."""
+
+    def beat(self, group, member_id="me", epoch=0, version=1, **changes):
+        self.send_beat(group, member_id, epoch, version, **changes)
+        return self.receive(ConsumerGroupHeartbeatResponse, version)[1]
+
+    def send_beat(self, group, member_id="me", epoch=0, version=1, **changes):
+        values = {"member_id": member_id, "member_epoch": epoch}
+        if epoch == 0:
+            values |= {
+                "rebalance_timeout_ms": 60_000,
+                "subscribed_topic_names": ["clicks"],
+                "topic_partitions": [],
+            }
+        request = ConsumerGroupHeartbeatRequest(group_id=group, **{**values, **changes})
+        self.send(request, version)
+
+    def describe_consumers(self, group, version=1):
+        request = ConsumerGroupDescribeRequest(group_ids=[group])
+        return self.call(request, ConsumerGroupDescribeResponse, version).groups[0]
+
+    def may_fetch(self, group, member_id, epoch):
+        asked = OffsetFetchRequestGroup(
+            group_id=group, member_id=member_id, member_epoch=epoch, topics=None
+        )
+        request = OffsetFetchRequest(groups=[asked])
+        return self.call(request, OffsetFetchResponse, 9).groups[0].error_code

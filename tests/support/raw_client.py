@@ -3,6 +3,8 @@
 import socket
 import time
 
+from tidelog.wire.batch import MAGIC, BatchHeader
+from tidelog.wire.compression import Codec
 from tidelog.wire.frame import decode_response, encode_request
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -23,7 +25,7 @@ from tidelog.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tidelog.wire.records import decode_batch, encode_batch, split_batches
+from tidelog.wire.records import _seal, decode_batch, encode_batch, split_batches
 
 
 def now_ms():
@@ -187,3 +189,16 @@ def values_of(records, start=0):
         for record in decode_batch(batch)
         if record.offset >= start
     ]
+
+
+def sealed(packed, count, codec=Codec.ZSTD, **fields):
+    """A batch that says what we want it to say."""
+    now = now_ms()
+    header = BatchHeader(0, 0, 0, MAGIC, 0, codec, count - 1, now, now, -1, -1, -1, count)
+    return _seal(header._replace(**fields), packed)
+
+
+def many(count, **options):
+    """A batch of so many small records, too many to be looked at in the event loop."""
+    row = (now_ms(), b"k", b"v", [])
+    return encode_batch([row] * count, codec=Codec.ZSTD, **options)

@@ -11,7 +11,7 @@ import pytest
 import snappy
 import zstandard
 from support.log import SEED, generator
-from wire.test_fuzz import damage
+from support.messages import damage
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire import compression

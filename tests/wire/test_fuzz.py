@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from wire.support import SEED, all_cases, generator, instances, params
+from support.messages import SEED, all_cases, damage, generator, instances, params
 
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -71,27 +71,6 @@ def test_random_bytes(cls: type[Message], version: int) -> None:
         # Small bytes are likelier to be sensible lengths, and so to get further.
         top = rng.choice((3, 16, 256))
         attempt(cls, version, bytes(rng.randrange(top) for _ in range(rng.randrange(60))))
-
-
-def damage(rng: random.Random, data: bytes) -> bytes:
-    """One to four random injuries: flips, insertions, removals, cuts, repetitions."""
-    out = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(out) + 1)
-        match rng.randrange(6):
-            case 0 if at < len(out):
-                out[at] ^= 1 << rng.randrange(8)
-            case 1 if at < len(out):
-                out[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
-            case 2:
-                out[at:at] = rng.randbytes(rng.randint(1, 5))
-            case 3:
-                del out[at : at + rng.randint(1, 5)]
-            case 4:
-                del out[at:]
-            case _:
-                out[at:at] = out[at : at + rng.randint(1, 20)]
-    return bytes(out)
 
 
 # -- lengths that lie ---------------------------------------------------------------

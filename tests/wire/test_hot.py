@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire.support import SEED, generator, instances
-from wire.test_fuzz import damage
+from support.messages import FETCH, NAMES, PRODUCE, ROUNDS, SEED, damage, generator, instances
 
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.frame import encode_request
@@ -27,22 +26,6 @@ from tidelog.wire.messages.produce import (
 )
 from tidelog.wire.primitives import ProtocolError, uvarint
 from tidelog.wire.schema import Message
-
-PRODUCE = range(14)
-FETCH = range(4, 19)
-ROUNDS = 150
-NAMES = (
-    "",
-    "a",
-    "orders",
-    "x" * 39,
-    "x" * 40,
-    "x" * 126,
-    "x" * 127,
-    "x" * 249,
-    "é漢" * 19,
-    "🌊" * 39,
-)
 
 
 def produce_rows(request: ProduceRequest, version: int) -> Any:

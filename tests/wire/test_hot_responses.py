@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from wire.support import SEED, generator
-from wire.test_hot import FETCH, NAMES, PRODUCE, ROUNDS
+from support.messages import FETCH, NAMES, PRODUCE, ROUNDS, SEED, generator
 
 from tidelog.wire.frame import encode_response
 from tidelog.wire.hot import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.schemas.fields.codecs import BitField
-from wire.support import SEED, all_cases, case_id, gaps, instances, params
+from support.messages import SEED, all_cases, case_id, gaps, instances, params
 
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.messages.api_versions import ApiVersionsResponse

@@ -17,7 +17,7 @@ from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_re
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
-from wire.support import SEED, all_cases, case_id, gaps, instances, params
+from support.messages import SEED, all_cases, case_id, gaps, instances, params
 
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.schema import ZERO_UUID, Message, Struct

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import tracemalloc
 from typing import Any
@@ -15,7 +14,8 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 from support.log import NOW, SEED, generator
-from wire.test_fuzz import damage
+from support.messages import damage
+from support.records import Row, as_records, random_rows
 
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.batch import (
@@ -42,36 +42,11 @@ from tidelog.wire.records import (
 )
 
 BUILDERS = {"kafka-python": KafkaPythonBuilder, "aiokafka": AiokafkaBuilder}
-Row = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 _bytes = st.none() | st.binary(max_size=200)
 _headers = st.lists(st.tuples(st.text(max_size=70), _bytes), max_size=3).map(tuple)
 _times = st.integers(0, 2**42)
 rows_of = st.lists(st.tuples(_times, _bytes, _bytes, _headers), min_size=1, max_size=12)
-
-
-def random_rows(rng: random.Random, count: int) -> list[Row]:
-    """Lengths around the places where a varint grows, and much that compresses."""
-
-    def data() -> bytes | None:
-        size = rng.choice((0, 1, 62, 63, 64, 65, 127, 128, 1000))
-        return rng.choice((None, rng.randbytes(size), b"tide" * size))
-
-    return [
-        (
-            NOW + rng.choice((0, 1, -5, 63, 64, 1 << 40)),
-            data(),
-            data(),
-            tuple(
-                (rng.choice(("", "k", "é漢🌊")), data()) for _ in range(rng.choice((0, 0, 1, 3)))
-            ),
-        )
-        for _ in range(count)
-    ]
-
-
-def as_records(rows: list[Row], base_offset: int = 0) -> list[Record]:
-    return [Record(base_offset + i, *row) for i, row in enumerate(rows)]
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,4 +1,4 @@
-"""What the tests of all clients share: records to send, and a look at what is on disk.
+"""Records as every client knows them, and the batches that are on disk.
 
 The segments are read here with no help from tidelog, so that a mistake in its own
 reader cannot hide one in its writer.

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the log."""
+"""Fixtures for tests that make many files, or sync them often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wire tests share: every message there is, and random instances of each.
+"""Every message there is, and random instances of each.
 
 A plain seeded generator rather than hypothesis: there are hundreds of (message,
 version) pairs, and drawing through hypothesis costs far more than the code under
@@ -30,6 +30,24 @@ from tidelog.wire.schema import (
     Type,
     types_of,
 )
+
+# For Produce and Fetch, which are also written by hand.
+PRODUCE = range(14)
+FETCH = range(4, 19)
+ROUNDS = 150
+NAMES = (
+    "",
+    "a",
+    "orders",
+    "x" * 39,
+    "x" * 40,
+    "x" * 126,
+    "x" * 127,
+    "x" * 249,
+    "é漢" * 19,
+    "🌊" * 39,
+)
+
 
 _types_of = cache(types_of)  # resolving annotations is slow, and random_struct is busy
 SEED = int(os.environ.get("TIDELOG_SEED", "1"))
@@ -150,3 +168,24 @@ def _random_primitive(rng: random.Random, primitive: Primitive) -> Any:
     if primitive is STRING:
         return "".join(rng.choices(_ALPHABET, k=length))
     return rng.randbytes(length)
+
+
+def damage(rng: random.Random, data: bytes) -> bytes:
+    """One to four random injuries: flips, insertions, removals, cuts, repetitions."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(out) + 1)
+        match rng.randrange(6):
+            case 0 if at < len(out):
+                out[at] ^= 1 << rng.randrange(8)
+            case 1 if at < len(out):
+                out[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
+            case 2:
+                out[at:at] = rng.randbytes(rng.randint(1, 5))
+            case 3:
+                del out[at : at + rng.randint(1, 5)]
+            case 4:
+                del out[at:]
+            case _:
+                out[at:at] = out[at : at + rng.randint(1, 20)]
+    return bytes(out)
