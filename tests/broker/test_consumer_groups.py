@@ -89,7 +89,7 @@ def test_version_0_makes_the_member_id(client, group):
         ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST, "own nothing"),
         ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST, "wants to read"),
         ({"server_assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR, "uniform, range"),
-        ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION, "not closed"),
+        ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION, "missing )"),
         ({"member_epoch": 5}, ErrorCode.UNKNOWN_MEMBER_ID, "epoch 0"),
     ],
 )

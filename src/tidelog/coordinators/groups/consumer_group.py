@@ -48,7 +48,7 @@ from tidelog.coordinators.groups.consumer_records import Dirty, Kind
 from tidelog.coordinators.groups.consumer_state import unknown_member
 from tidelog.coordinators.groups.members import Join, JoinResult, SyncResult, Token
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.groups.topic_regex import TopicRegex
+from tidelog.coordinators.groups.topic_regex import check_pattern
 from tidelog.coordinators.records import CoordinatorRecord
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
@@ -239,8 +239,8 @@ class ConsumerGroup(ClassicMembers):
             return self._take_join(request)
         if request.epoch in (LEFT, LEFT_FOR_A_WHILE):
             return self._take_leave(request)
-        if request.regex and request.regex not in self._compiled:
-            TopicRegex(request.regex)  # a bad one is refused before anything has changed
+        if request.regex:
+            check_pattern(request.regex)  # a bad one is refused before anything has changed
         if request.epoch == 0:
             request = self._take_new(request)
         else:

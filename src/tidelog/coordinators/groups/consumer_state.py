@@ -25,7 +25,7 @@ from tidelog.coordinators.groups.consumer_members import (
 from tidelog.coordinators.groups.consumer_records import Dirty, Kind
 from tidelog.coordinators.groups.members import MemberStatus
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.groups.topic_regex import TopicRegex
+from tidelog.coordinators.groups.topic_regex import matching
 from tidelog.coordinators.timeline import Timeline
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata, TopicInfo
@@ -57,7 +57,6 @@ class ConsumerState:
         self._clock = clock
         self._metadata = metadata
         self._new_id = new_id
-        self._compiled: dict[str, TopicRegex] = {}
         self._dirty: set[Dirty] = set()
         self._cause: str | None = None  # why the epoch must grow
         self._refresh = False  # topics or subscriptions have changed
@@ -176,7 +175,6 @@ class ConsumerState:
         used = {m.regex for m in self.members.values() if m.regex}
         for pattern in self.regexes.keys() - used:
             del self.regexes[pattern]
-            self._compiled.pop(pattern, None)
             self._dirty.add((Kind.REGEX, pattern))
         for pattern in used:
             found = self._match(pattern, topics)
@@ -194,17 +192,12 @@ class ConsumerState:
             self._because("topics have changed")
 
     def _match(self, pattern: str, topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-        if pattern not in self._compiled:
-            try:
-                self._compiled[pattern] = TopicRegex(pattern)
-            except ApiError:
-                # Kafka has written it, and knows more of RE2: what it found stays.
-                return self.regexes.get(pattern, frozenset())
-        regex = self._compiled[pattern]
-        # Internal topics too, as in Kafka: a client that does not want them says so in its pattern.
-        found = frozenset(name for name in topics if regex.matches(name))
-        regex.forget()  # a thousand members may have a thousand patterns
-        return found
+        try:
+            # Internal topics too, as in Kafka: a client that does not want them excludes them.
+            return matching(pattern, topics)
+        except ApiError:
+            # Another broker accepted it: the topics that it matched stay.
+            return self.regexes.get(pattern, frozenset())
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """The names of the topics that a member wants to read."""

@@ -26,7 +26,7 @@ from tidelog.coordinators.groups.offsets import (
     removal_record,
 )
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.groups.topic_regex import TopicRegex
+from tidelog.coordinators.groups.topic_regex import check_pattern
 from tidelog.coordinators.records import (
     ConsumerGroupKey,
     ConsumerGroupMetadataKey,
@@ -147,7 +147,7 @@ class GroupShard:
                 return
             try:
                 if beat.regex:
-                    TopicRegex(beat.regex)  # nobody's group is converted for a bad request
+                    check_pattern(beat.regex)  # no group is converted for a bad request
                 group = self._make_consumer(group_id) if group is None else self._upgrade(group)
             except ApiError as error:
                 reply(BeatResult(error.code, error.message))
