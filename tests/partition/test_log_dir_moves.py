@@ -284,9 +284,9 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
                 await until_async(lambda: log.recovery_point == log.end_offset, "the flush")
 
             write()
-            others = asyncio.create_task(replicas.in_flush_thread(hold))
-            replicas.flush_later(partition, 0)
-            await until_async(lambda: partition in replicas._syncing, "a flush that waits")
+            others = asyncio.create_task(replicas.flushes.in_thread(hold))
+            replicas.flushes.later(partition, 0)
+            await until_async(lambda: partition in replicas.flushes._syncing, "a flush that waits")
             first = os.path.dirname(log.directory)
             (other,) = {str(path) for path in directories} - {first}
             broker.log_dir_moves.move(partition, other)
@@ -308,12 +308,12 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
 
             monkeypatch.setattr(Flush, "carry_out", slow)
             write()
-            replicas.flush_later(partition, 0)
+            replicas.flushes.later(partition, 0)
             await until_async(begun.is_set, "a flush")
             broker.log_dir_moves.move(partition, first)
-            await until_async(lambda: partition in replicas._held, "all to be copied")
+            await until_async(lambda: partition in replicas.flushes._held, "all to be copied")
             write()
-            replicas.flush_later(partition, 0)
+            replicas.flushes.later(partition, 0)
             assert os.path.dirname(log.directory) == other
             go_on.set()
             await until_async(lambda: os.path.dirname(log.directory) == first, "the move back")

@@ -139,7 +139,7 @@ class World:
                 high, start = leader.log.high_watermark, leader.log.log_start_offset
             except ApiError as error:
                 if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    follower.find_place(leader.log.log_start_offset, leader.log.end_offset)
+                    follower.reposition(leader.log.log_start_offset, leader.log.end_offset)
                 continue
             records = memoryview(bytearray(found.read())) if found else None
             follower.replicate(records, high, start, self.clock.now_ms())

@@ -18,7 +18,8 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import BrokerInfo, ClusterMetadata
 from tidelog.partition import replica_fetcher as fetcher
-from tidelog.partition.replica_fetcher import Fetchers, LeaderFetcher
+from tidelog.partition.fetcher_manager import Fetchers
+from tidelog.partition.replica_fetcher import LeaderFetcher
 from tidelog.partition.throttle import Throttle
 from tidelog.settings import Settings
 from tidelog.wire.batch import read_header

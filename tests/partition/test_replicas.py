@@ -85,7 +85,7 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
     async def scenario(replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(disk.begun.is_set)
         put(partition)
         if fails:
@@ -94,7 +94,7 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
         real = files.pwrite
         monkeypatch.setattr(files, "pwrite", lambda *args: positions.append(args[2]) or real(*args))
         disk.release_soon()
-        replicas.flush_now(partition)
+        replicas.flushes.now(partition)
         assert partition.log.recovery_point == 2
         assert not partition.log.flush_failed
         assert len(positions) == (2 if fails else 0), "both batches are written again"
@@ -105,11 +105,11 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
 def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
     async def scenario(replicas, partition):
         go = threading.Event()
-        replicas._thread.submit(go.wait, 30)  # the flush of another log
+        replicas.flushes._thread.submit(go.wait, 30)  # the flush of another log
         put(partition)
-        replicas.flush_later(partition, 0)
-        await comes_true(lambda: replicas._syncing)
-        replicas.flush_now(partition)
+        replicas.flushes.later(partition, 0)
+        await comes_true(lambda: replicas.flushes._syncing)
+        replicas.flushes.now(partition)
         assert partition.log.recovery_point == 1
         go.set()
 
@@ -120,12 +120,12 @@ def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypa
     async def scenario(replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(disk.begun.is_set)
         put(partition)
         for _ in range(3):
-            replicas.flush_later(partition, 0)
-        await comes_true(lambda: replicas._flushes[partition] is None)
+            replicas.flushes.later(partition, 0)
+        await comes_true(lambda: replicas.flushes._waiting[partition] is None)
         assert partition.log.recovery_point == 0
         disk.go.set()
         await comes_true(lambda: partition.log.recovery_point == 2)
@@ -138,18 +138,18 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
 
     async def scenario(replicas, partition):
         put(partition)
-        replicas.flush_now(partition)
+        replicas.flushes.now(partition)
         put(partition)
         disk = SlowDisk(monkeypatch)
         disk.error = OSError(errno.EIO, "Input/output error")
         disk.go.set()
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(lambda: partition.log.flush_failed)
         put(partition)  # without settings that promise a flush, writing goes on
         path = tmp_path / "t-0" / "00000000000000000000.log"
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 3] + bytes(len(data) - len(data) // 3))
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(lambda: partition.log.lost_records)
         with pytest.raises(ApiError, match="restart the broker") as refused:
             put(partition)
@@ -177,7 +177,7 @@ def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch
         put(partition)
         put(partition)
         partition.log.flush_failed = True
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(disk.begun.is_set)
         assert replicas.storage_code(("t", 0)) == ErrorCode.KAFKA_STORAGE_ERROR
         partition.log.truncate_to(1)
@@ -218,14 +218,14 @@ def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, mo
     async def scenario(replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
-        replicas.flush_later(partition, 0)
+        replicas.flushes.later(partition, 0)
         await comes_true(disk.begun.is_set)
-        replicas.flush_later(partition, 0)
-        await comes_true(lambda: replicas._flushes[partition] is None)
+        replicas.flushes.later(partition, 0)
+        await comes_true(lambda: replicas.flushes._waiting[partition] is None)
         disk.release_soon()
-        replicas.flush_now(partition)
+        replicas.flushes.now(partition)
         put(partition)
-        replicas.flush_later(partition, 1)
+        replicas.flushes.later(partition, 1)
         await comes_true(lambda: partition.log.recovery_point == 2)
 
     asyncio.run(with_broker(tmp_path, scenario))
@@ -243,7 +243,7 @@ def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
 
             broken.setattr(Flush, "carry_out", no_memory)
             with pytest.raises(MemoryError):
-                replicas.flush_now(partition)
+                replicas.flushes.now(partition)
         assert partition.log.flush_failed
         await comes_true(lambda: partition.log.recovery_point == 1)
         assert not partition.log.flush_failed

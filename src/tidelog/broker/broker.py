@@ -51,11 +51,11 @@ from tidelog.new_topic import NewTopic
 from tidelog.partition.appending import Appender
 from tidelog.partition.cleaner import LogCleaner
 from tidelog.partition.fetch_sessions import FetchSessions
+from tidelog.partition.fetcher_manager import Fetchers
 from tidelog.partition.isr_changes import IsrChanges
 from tidelog.partition.log_dir_moves import LogDirMoves
 from tidelog.partition.offload import Offload
 from tidelog.partition.reading import Reader
-from tidelog.partition.replica_fetcher import Fetchers
 from tidelog.partition.replicas import Replicas
 from tidelog.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener

@@ -157,7 +157,7 @@ class LogCleaner:
             if partition.deleted:
                 return None
             if "finished" in answer:
-                await self._replicas.in_flush_thread(work.sync)
+                await self._replicas.flushes.in_thread(work.sync)
                 return Finished(**answer["finished"])
             if "corrupt" in answer:
                 partition.log.uncleanable = answer["corrupt"]
@@ -181,7 +181,7 @@ class LogCleaner:
         if swap is None:
             return False
         swap.begin()
-        await self._replicas.in_flush_thread(swap.sync)
+        await self._replicas.flushes.in_thread(swap.sync)
         if partition.deleted:
             return False
         files = swap.finish()

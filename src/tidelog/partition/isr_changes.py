@@ -1,18 +1,18 @@
-"""A leader's side: who falls behind leaves the in-sync set, who catches up comes back.
+"""Changes of the in-sync set: the leader proposes, the controller decides (AlterPartition).
 
-The controller decides (AlterPartition); many partitions go into one request.  While it has
-not answered, a partition proposes nothing else.
+Many partitions go into one request.  While the controller has not answered, a partition proposes
+nothing else.
 
-A refusal does not say that the controller has not agreed: it may have, and the answer was
-lost, so that it finds our second question old.  Until its order arrives and says how things
-are, the proposal stands, and the high watermark waits for whoever is in it (KIP-497).
+A refusal does not mean that the controller has not agreed: it may have, and the answer was lost,
+so that our second request is out of date for it.  Until its LeaderAndIsr arrives, the proposal
+stands, and the high watermark waits for all replicas in it (KIP-497).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError, ErrorCode
@@ -25,9 +25,7 @@ from tidelog.wire.messages.alter_partition import (
     PartitionChange,
     TopicChange,
 )
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+from tidelog.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
@@ -39,30 +37,43 @@ _AT_ONCE = 2000
 _SURELY_NOT = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 
 
+class LeadingBroker(Protocol):
+    """The broker that leads, and its way to the controller."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def broker_epoch(self) -> int: ...
+
+    async def ask_controller(
+        self, request: Message, answer: type[AlterPartitionResponse], version: int, /
+    ) -> AlterPartitionResponse: ...
+
+
 class IsrChanges:
     """See the module."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LeadingBroker) -> None:
         self._broker = broker
         self._pending: dict[Partition, tuple[int, ...]] = {}
-        self._news = asyncio.Event()
+        self._proposed = asyncio.Event()
 
     def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        """Ask for another in-sync set; the partition hears the answer."""
+        """Ask for another in-sync set; the partition gets the answer."""
         assert partition.in_sync_state is not None
         partition.in_sync_state.propose(isr)
         self._pending[partition] = isr
-        self._news.set()
+        self._proposed.set()
 
     async def run(self) -> None:
         """Send proposals to the controller, as long as the broker runs."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._proposed.wait()
+            self._proposed.clear()
             while self._pending:
-                part = dict(list(self._pending.items())[:_AT_ONCE])
+                some = dict(list(self._pending.items())[:_AT_ONCE])
                 try:
-                    await self._ask(part)
+                    await self._ask(some)
                 except (BrokerUnreachable, ApiError) as error:
                     log.debug("the in-sync sets cannot be changed yet: %s", error)
                     self._drop_stale()
@@ -78,11 +89,11 @@ class IsrChanges:
             if state is None or state.proposed != isr or partition.deleted:
                 del self._pending[partition]
 
-    async def _ask(self, part: dict[Partition, tuple[int, ...]]) -> None:
+    async def _ask(self, proposals: dict[Partition, tuple[int, ...]]) -> None:
         self._drop_stale()
         topics: dict[bytes, TopicChange] = {}
         asked: dict[tuple[bytes, int], tuple[Partition, tuple[int, int], tuple[int, ...]]] = {}
-        for partition, isr in part.items():
+        for partition, isr in proposals.items():
             if partition not in self._pending:
                 continue
             state = partition.in_sync_state
@@ -117,17 +128,17 @@ class IsrChanges:
         if answer.error_code:
             raise ApiError(ErrorCode(answer.error_code))
         for changed in answer.topics:
-            for row in changed.partitions:
-                self._answered(*asked[changed.topic_id, row.partition_index], row)
+            for result in changed.partitions:
+                self._answered(*asked[changed.topic_id, result.partition_index], result)
         if any(partition in self._pending for partition, *_ in asked.values()):
-            await asyncio.sleep(_RETRY_SECONDS)  # an order is on its way, or another controller
+            await asyncio.sleep(_RETRY_SECONDS)  # LeaderAndIsr is on its way, or another controller
 
     def _answered(
         self,
         partition: Partition,
         epochs: tuple[int, int],
         isr: tuple[int, ...],
-        row: ChangedPartition,
+        result: ChangedPartition,
     ) -> None:
         state = partition.in_sync_state
         if (
@@ -136,13 +147,13 @@ class IsrChanges:
             or state is None
             or (partition.leader_epoch, state.partition_epoch) != epochs
         ):
-            return  # an order was faster, and has said more
-        if row.error_code == ErrorCode.NONE:
+            return  # a LeaderAndIsr was faster, and has more
+        if result.error_code == ErrorCode.NONE:
             self._pending.pop(partition, None)
-            partition.isr_decided(isr, tuple(row.isr), row.partition_epoch)
+            partition.isr_decided(isr, tuple(result.isr), result.partition_epoch)
             log.debug("%s-%d: in sync: %s", partition.topic, partition.index, isr)
             return
-        code = ErrorCode(row.error_code)
+        code = ErrorCode(result.error_code)
         log.debug("%s-%d: no new in-sync set: %s", partition.topic, partition.index, code.name)
         if code in _SURELY_NOT:
             self._pending.pop(partition, None)

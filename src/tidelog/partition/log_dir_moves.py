@@ -95,7 +95,7 @@ class LogDirMoves:
             finished = False
             log.error("%s cannot be moved to %s: %s", old, move.parent, error)
         finally:
-            self._replicas.release_flushes(move.partition)
+            self._replicas.flushes.release(move.partition)
             if self.moves.get(key) is move:
                 del self.moves[key]
         if not finished:
@@ -104,7 +104,7 @@ class LogDirMoves:
         log.info("%s was moved to %s", old, move.parent)
         try:
             with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
-                await self._replicas.in_flush_thread(move.sync)
+                await self._replicas.flushes.in_thread(move.sync)
             await self._replicas.checkpoint()  # the files of the new directory have its offsets
             doomed = move.rename_old(old)
             if doomed is not None:
@@ -122,7 +122,7 @@ class LogDirMoves:
         while True:
             piece = move.next_piece(self._rate())
             if piece is not None:
-                self._replicas.release_flushes(move.partition)
+                self._replicas.flushes.release(move.partition)
                 ready = False
                 await asyncio.to_thread(piece.copy)
                 move.copied(piece)
@@ -130,7 +130,7 @@ class LogDirMoves:
             elif ready:
                 return
             else:
-                await self._replicas.hold_flushes(move.partition)
+                await self._replicas.flushes.hold(move.partition)
                 piece = move.rest()
                 if piece is not None:
                     await asyncio.to_thread(piece.copy)

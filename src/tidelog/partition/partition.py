@@ -280,7 +280,7 @@ class Partition:
         )
         self._truncate(cut)
 
-    def find_place(self, leader_start: int, leader_end: int) -> None:
+    def reposition(self, leader_start: int, leader_end: int) -> None:
         """Our end is outside the leader's log."""
         if self.log.end_offset > leader_end:
             self._truncate(leader_end)
@@ -416,11 +416,11 @@ class Partition:
             config.flush_messages != LONG_MAX
             and writer.end_offset - writer.recovery_point >= config.flush_messages
         ):
-            self.replicas.flush_now(self)
+            self.replicas.flushes.now(self)
         elif writer.flush_wanted:
-            self.replicas.flush_later(self, 0)
+            self.replicas.flushes.later(self, 0)
         elif config.flush_ms != LONG_MAX:
-            self.replicas.flush_later(self, config.flush_ms)
+            self.replicas.flushes.later(self, config.flush_ms)
 
     # -- visibility -------------------------------------------------------------
 

@@ -1,26 +1,31 @@
-"""A follower's side of replication: fetch from the leader, append, cut off what has diverged.
+"""The replica fetcher: fetch from a leader, append, truncate what has diverged.
 
-There is one fetcher for each broker that leads something we follow.  It fetches all these
-partitions together, in an incremental session (KIP-227): a request names only those that have
-moved.  The leader parks it until there is something new.
+There is one fetcher for each broker that leads something we follow (``fetcher_manager.py``).  It
+fetches all these partitions together, in an incremental session (KIP-227): a request names only
+those that have changed.  The leader delays its answer until there is something new.
 
-A fetch says where our log ends and in which epoch its last batch was written.  If the leader's
-log knows that epoch to end earlier, it says so (KIP-595, the diverging epoch) and we cut our
-log back and ask again.
+A fetch names the end of our log and the epoch in which its last batch was written.  If that epoch
+ends earlier in the leader's log, the answer has the diverging epoch (KIP-595), and we truncate our
+log and fetch again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
+from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.metadata import BrokerInfo
+from tidelog.metadata import BrokerInfo, ClusterMetadata
 from tidelog.partition.partition import Partition
+from tidelog.partition.replicas import Replicas
+from tidelog.partition.throttle import Throttle
+from tidelog.settings import Settings
 from tidelog.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -37,9 +42,6 @@ from tidelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
-
 log = logging.getLogger(__name__)
 
 VERSION = 16
@@ -47,75 +49,41 @@ _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _RETRY_SECONDS = 0.1  # after an error of one partition
 _AFTER_BUG_SECONDS = 1.0
-_TOGETHER_SECONDS = 0.03
+_COALESCE_SECONDS = 0.03
 _THROTTLED_SECONDS = 0.5  # the longest wait of a throttled replica before it looks again
-_AT_ONCE = 1 << 20  # bytes appended before others have their turn
+_AT_ONCE = 1 << 20  # bytes appended before other work has its turn
 
 Key = tuple[bytes, int]
 
 
-def _hear(asked: asyncio.Future[FetchResponse]) -> None:
-    """It has failed while nobody waited any more: that is no error to be reported."""
+def _retrieve_exception(asked: asyncio.Future[FetchResponse]) -> None:
+    """A request that was broken off may fail: asyncio is not to report that."""
     if not asked.cancelled():
         asked.exception()
 
 
-class Fetchers:
-    """All fetchers of a broker; says who follows what."""
+class FollowingBroker(Protocol):
+    """What a fetcher needs of the broker that it fetches for."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._by_leader: dict[int, LeaderFetcher] = {}
-        self._leader_of: dict[Key, int] = {}
-        self._held = False
-        self._closed = False
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def broker_epoch(self) -> int: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def metadata(self) -> ClusterMetadata: ...
+    @property
+    def known_brokers(self) -> Mapping[int, BrokerInfo]: ...
+    @property
+    def follower_throttle(self) -> Throttle: ...
+    @property
+    def replicas(self) -> Replicas: ...
 
-    def hold(self) -> None:
-        """Many partitions come one after the other: new ones break off no fetch until
-        :meth:`release`, and then share one."""
-        self._held = True
-
-    def release(self) -> None:
-        self._held = False
-        for fetcher in self._by_leader.values():
-            fetcher.go_on()
-
-    def follow(self, partition: Partition, leader: int) -> None:
-        """Fetch this partition from ``leader``, from now on."""
-        if self._closed:
-            return  # a late order, while the broker stops
-        key = (partition.topic_id, partition.index)
-        before = self._leader_of.get(key)
-        if before is not None and before != leader:
-            self.forget(partition)
-        self._leader_of[key] = leader
-        fetcher = self._by_leader.get(leader)
-        if fetcher is None:
-            fetcher = self._by_leader[leader] = LeaderFetcher(self._broker, leader)
-            fetcher.task = self._broker.spawn(fetcher.run())
-        fetcher.add(partition)
-        if not self._held:
-            fetcher.go_on()
-
-    def forget(self, partition: Partition) -> None:
-        """Fetch it no longer: we lead it, or have lost it, or nobody leads it."""
-        key = (partition.topic_id, partition.index)
-        leader = self._leader_of.pop(key, None)
-        if leader is None:
-            return
-        fetcher = self._by_leader[leader]
-        fetcher.remove(key)
-        if not fetcher.partitions:
-            del self._by_leader[leader]
-            fetcher.close()
-
-    def close(self) -> None:
-        """Fetch nothing any more, whatever is ordered."""
-        self._closed = True
-        for fetcher in self._by_leader.values():
-            fetcher.close()
-        self._by_leader.clear()
-        self._leader_of.clear()
+    def peer(self, info: BrokerInfo, /) -> Peer: ...
+    def spawn(self, work: Coroutine[Any, Any, None], /) -> asyncio.Task[None]: ...
 
 
 @dataclass(slots=True)
@@ -128,7 +96,7 @@ class _Followed:
 class LeaderFetcher:
     """Fetches from one leader."""
 
-    def __init__(self, broker: Broker, leader: int) -> None:
+    def __init__(self, broker: FollowingBroker, leader: int) -> None:
         self.leader = leader
         self.partitions: dict[Key, _Followed] = {}
         self.task: asyncio.Task[None] | None = None
@@ -251,7 +219,7 @@ class LeaderFetcher:
             await asyncio.wait({asking, changed}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 # A thousand partitions come one by one: they share the next request.
-                await asyncio.wait({asking}, timeout=_TOGETHER_SECONDS)
+                await asyncio.wait({asking}, timeout=_COALESCE_SECONDS)
             if not asking.done():
                 # There are other partitions to fetch now: the leader need not keep us waiting.
                 peer.close()
@@ -261,13 +229,13 @@ class LeaderFetcher:
         finally:
             changed.cancel()
             asking.cancel()
-            asking.add_done_callback(_hear)
+            asking.add_done_callback(_retrieve_exception)
         if answer.error_code:
             self._end_session()
             return
         self._session_id = answer.session_id
         self._session_epoch = self._session_epoch + 1 if answer.session_id else 0
-        await self._take(answer)
+        await self._append_all(answer)
 
     def _end_session(self) -> None:
         self._session_epoch = 0  # the next request opens one and closes the one it names
@@ -328,43 +296,43 @@ class LeaderFetcher:
 
     # -- answers ----------------------------------------------------------------
 
-    async def _take(self, answer: FetchResponse) -> None:
+    async def _append_all(self, answer: FetchResponse) -> None:
         done = 0
         for topic in answer.responses:
-            for row in topic.partitions:
-                key = (topic.topic_id, row.partition_index)
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
                 followed = self.partitions.get(key)
                 if followed is None or followed.partition.deleted or followed.partition.leads:
                     continue
                 if followed.sent is None or followed.sent[0] != followed.partition.leader_epoch:
-                    continue  # an answer from before the latest order
+                    continue  # an answer from before the leader's latest change
                 try:
-                    await self._take_row(followed, row)
+                    await self._append(followed, data)
                 except (ApiError, OSError) as error:
-                    self._put_off(followed, error)
-                done += len(row.records) if row.records else 0
+                    self._back_off(followed, error)
+                done += len(data.records) if data.records else 0
                 if done >= _AT_ONCE:
                     done = 0
                     await asyncio.sleep(0)
 
-    async def _take_row(self, followed: _Followed, row: PartitionData) -> None:
+    async def _append(self, followed: _Followed, data: PartitionData) -> None:
         partition = followed.partition
-        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._find_place(partition)
-        elif row.error_code:
-            code = ErrorCode(row.error_code)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._reposition(partition)
+        elif data.error_code:
+            code = ErrorCode(data.error_code)
             raise ApiError(code)
-        elif row.diverging_epoch is not None:
-            partition.cut_diverged(row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
+        elif data.diverging_epoch is not None:
+            partition.cut_diverged(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
         else:
-            records = None if row.records is None else memoryview(row.records)
+            records = None if data.records is None else memoryview(data.records)
             if records is not None and partition.throttled_follower:
                 self._broker.follower_throttle.took(len(records))
             now_ms = self._clock.now_ms()
-            partition.replicate(records, row.high_watermark, row.log_start_offset, now_ms)
+            partition.replicate(records, data.high_watermark, data.log_start_offset, now_ms)
 
-    def _put_off(self, followed: _Followed, error: ApiError | OSError) -> None:
-        """Let one partition rest; the others go on."""
+    def _back_off(self, followed: _Followed, error: ApiError | OSError) -> None:
+        """Fetch one partition again after a while; the others go on."""
         partition = followed.partition
         followed.not_before = self._clock.monotonic() + _RETRY_SECONDS
         if isinstance(error, OSError):
@@ -372,7 +340,7 @@ class LeaderFetcher:
         else:
             log.debug("%s-%d: %s", partition.topic, partition.index, error.message)
 
-    async def _find_place(self, partition: Partition) -> None:
+    async def _reposition(self, partition: Partition) -> None:
         """Our end is not within the leader's log."""
         epoch = partition.leader_epoch
         start = await self._leader_offset(partition, _EARLIEST)
@@ -386,7 +354,7 @@ class LeaderFetcher:
             end,
         )
         if partition.leader_epoch == epoch and not partition.leads and not partition.deleted:
-            partition.find_place(start, end)  # else it is another leader's log that counts
+            partition.reposition(start, end)  # else it is another leader's log that counts
 
     async def _leader_offset(self, partition: Partition, timestamp: int) -> int:
         request = ListOffsetsRequest(
@@ -407,7 +375,7 @@ class LeaderFetcher:
         answer = await self._connection().request(
             request, ListOffsetsResponse, _LIST_OFFSETS_VERSION
         )
-        row = answer.topics[0].partitions[0]
-        if row.error_code:
-            raise ApiError(ErrorCode(row.error_code))
-        return row.offset
+        result = answer.topics[0].partitions[0]
+        if result.error_code:
+            raise ApiError(ErrorCode(result.error_code))
+        return result.offset

@@ -7,29 +7,27 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from tidelog import files
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.files import remove
 from tidelog.log import descriptors
-from tidelog.log.flush import Flush
 from tidelog.log.manager import LogManager
 from tidelog.log.segment import let_go_of_maps
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.partition.flushing import Flushes
 from tidelog.partition.log_dirs import LogDirs
 from tidelog.partition.partition import Partition
 from tidelog.rate_limited_log import DiskTroubles
 from tidelog.settings import LogConfig
 from tidelog.wire.hot import TopicRef
 
-_RETRY_FLUSH_MS = 1000
 _MAPS_KEPT_SECONDS = 5.0
 _DESCRIPTORS = "file descriptors"  # what is short when it is not the disk
 _AT_ONCE = 20  # partitions whose files are made before others have their turn
@@ -66,13 +64,8 @@ class Replicas:
         self.let_go: Callable[[Partition], None] = lambda _: None
         self._troubles = DiskTroubles(log, clock)
         self.storage_failing = self._troubles.failing
-        # Flushes wait for nothing but flushes: removing a large log takes seconds.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
+        self.flushes = Flushes(self.write_failed)
         self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
-        # Flushes to come (None: when the one in flight has ended), and those in flight.
-        self._flushes: dict[Partition, asyncio.TimerHandle | None] = {}
-        self._syncing: dict[Partition, tuple[Flush, Future[None]]] = {}
-        self._held: set[Partition] = set()  # no flush of them begins
 
     # -- following the metadata -------------------------------------------------
 
@@ -212,9 +205,7 @@ class Replicas:
         self.by_id.pop((partition.topic_id, partition.index), None)
         partition.deleted = True
         self.let_go(partition)
-        timer = self._flushes.pop(partition, None)
-        if timer:
-            timer.cancel()
+        self.flushes.forget(partition)
         partition.watchers.wake_all()
         return partition
 
@@ -274,108 +265,6 @@ class Replicas:
             doomed = None
         if doomed:
             self._sweeper.submit(files.remove_tree, doomed)
-
-    # -- flushing ---------------------------------------------------------------
-
-    def flush_now(self, partition: Partition) -> None:
-        """Flush before the producer is answered (flush.messages is reached)."""
-        timer = self._flushes.pop(partition, None)  # this one does the work of that to come
-        if timer:
-            timer.cancel()
-        if partition in self._syncing:  # a log has one flush in flight, and this cannot wait
-            flush, future = self._syncing[partition]
-            if future.cancel():
-                del self._syncing[partition]
-                partition.log.cancel_flush(flush)
-            else:
-                self._settle(partition)
-        try:
-            partition.log.flush()
-        except BaseException:
-            self.flush_later(partition, _RETRY_FLUSH_MS)
-            raise
-        partition.flushed()
-
-    def flush_later(self, partition: Partition, delay_ms: int) -> None:
-        """Flush once, after a while; more records until then share the flush."""
-        if partition in self._flushes and delay_ms > 0:
-            return
-        loop = asyncio.get_running_loop()
-        timer = self._flushes.get(partition)
-        if timer:
-            timer.cancel()
-        self._flushes[partition] = loop.call_later(delay_ms / 1000, self._begin_flush, partition)
-
-    def _begin_flush(self, partition: Partition) -> None:
-        self._flushes.pop(partition, None)
-        if partition.deleted:
-            return
-        if partition in self._syncing or partition in self._held:
-            self._flushes[partition] = None  # as soon as that is over
-            return
-        try:
-            flush = partition.log.begin_flush()
-        except OSError as error:
-            self._flush_failed(partition, error)
-            return
-        loop = asyncio.get_running_loop()
-        future = self._thread.submit(flush.carry_out)
-        self._syncing[partition] = flush, future
-        future.add_done_callback(
-            lambda done: loop.call_soon_threadsafe(self._end_flush, partition, done)
-        )
-
-    def _end_flush(self, partition: Partition, done: Future[None]) -> None:
-        if partition not in self._syncing or self._syncing[partition][1] is not done:
-            return  # flush_now was here before
-        self._settle(partition)
-        if partition in self._flushes and self._flushes[partition] is None:
-            self._begin_flush(partition)
-
-    async def hold_flushes(self, partition: Partition) -> None:
-        """Begin no flush until :meth:`release_flushes`; at the end of this none is in flight."""
-        self._held.add(partition)
-        if partition not in self._syncing:
-            return
-        flush, future = self._syncing[partition]
-        if future.cancel():  # it was waiting for those of other partitions
-            del self._syncing[partition]
-            partition.log.cancel_flush(flush)
-            self._flushes.setdefault(partition, None)
-            return
-        ended = asyncio.wrap_future(future)
-        await asyncio.wait([ended])
-        ended.exception()  # that is for _settle
-        if partition in self._syncing:
-            self._settle(partition)
-
-    def release_flushes(self, partition: Partition) -> None:
-        self._held.discard(partition)
-        if partition in self._flushes and self._flushes[partition] is None:
-            self._begin_flush(partition)
-
-    def _settle(self, partition: Partition) -> None:
-        """Note how the flush in flight has ended; waits for it if it has not."""
-        flush, future = self._syncing.pop(partition)
-        error = future.exception()
-        partition.log.end_flush(flush, error)
-        if error is None:
-            partition.flushed()
-            if partition.log.flush_failed and not partition.deleted:
-                self.flush_later(partition, _RETRY_FLUSH_MS)  # it was cut meanwhile
-        elif not partition.deleted:
-            if not isinstance(error, OSError):
-                log.error("%s: flush failed", partition.log.directory, exc_info=error)
-                error = OSError(errno.EINVAL, str(error))  # ours, not the disk's
-            self._flush_failed(partition, error)
-
-    def _flush_failed(self, partition: Partition, error: OSError) -> None:
-        self.write_failed(partition.log.directory, error)
-        self.flush_later(partition, _RETRY_FLUSH_MS)
-
-    async def in_flush_thread(self, work: Callable[[], None]) -> None:
-        """Have something synced."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     # -- retention and checkpoints ----------------------------------------------
 
@@ -441,7 +330,7 @@ class Replicas:
     async def checkpoint(self) -> None:
         """Write the checkpoints down, beside other work."""
         try:
-            await self.in_flush_thread(self.manager.note_checkpoints())
+            await self.flushes.in_thread(self.manager.note_checkpoints())
         except OSError as error:
             self._checkpoints_failed(error)
 
@@ -492,13 +381,7 @@ class Replicas:
 
     def close(self) -> dict[str, OSError]:
         """Stop upkeep and close the logs cleanly; returns what is not on disk, and why."""
-        for timer in self._flushes.values():
-            if timer:
-                timer.cancel()
-        self._thread.shutdown(wait=True)
-        for partition, (flush, future) in self._syncing.items():
-            partition.log.end_flush(flush, future.exception())
-        self._syncing.clear()
+        self.flushes.close()
         self._sweeper.shutdown(wait=False, cancel_futures=True)  # the next start goes on
         return self.manager.close()
 
