@@ -3,8 +3,11 @@
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.groups.records import (
+    SERDE,
+    GroupMetadataKey,
+)
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.records import GroupMetadataKey, decode_record
 from tidelog.errors import ErrorCode
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 
@@ -63,7 +66,7 @@ class Owner:
         """The oldest write is done; if it is late, it is in the log in spite of the error."""
         write = self.in_flight.pop(0)
         if not error or late:
-            self.log += [record.encode() for record in write.records]
+            self.log += [SERDE.encode(record) for record in write.records]
         self.group.stored(write, error)
         self.take()
 
@@ -115,7 +118,7 @@ class Owner:
             self.store(ErrorCode.NOT_COORDINATOR)
         self.group = self.new_group()
         for row in self.log:
-            record = decode_record(*row)
+            record = SERDE.decode(*row)
             if not isinstance(record.key, GroupMetadataKey):
                 self.group.replay(record)
         self.group.loaded()

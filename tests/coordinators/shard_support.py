@@ -3,8 +3,10 @@
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_members import ConsumerLimits
 from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.records import (
+    SERDE,
+)
 from tidelog.coordinators.groups.shard import GroupShard
-from tidelog.coordinators.records import decode_record
 from tidelog.errors import ErrorCode
 from tidelog.wire.records import encode_batch
 
@@ -19,10 +21,10 @@ class Log:
         self.waiting = []
         self.deadlines = {}
 
-    def on_deadline(self, callback):
+    def on_expired(self, callback):
         self.callback = callback
 
-    def wake_at(self, key, deadline):
+    def schedule(self, key, deadline):
         self.deadlines.pop(key, None)
         if deadline is not None:
             self.deadlines[key] = deadline
@@ -51,8 +53,8 @@ class Log:
 def make_shard(log, metadata):
     """A shard, with what its log says; ``metadata`` may be a function."""
     now = metadata if callable(metadata) else lambda: metadata
-    shard = GroupShard(log, log.clock, GroupLimits(), lambda _: ConsumerLimits(), now)
+    shard = GroupShard(log, log, log.clock, GroupLimits(), lambda _: ConsumerLimits(), now)
     for row, time_ms in zip(log.rows, log.times, strict=True):
-        shard.replay(decode_record(*row), time_ms)
+        shard.replay(SERDE.decode(*row), time_ms)
     shard.loaded()
     return shard

@@ -4,11 +4,11 @@ import pytest
 from coordinators.consumer_support import Consumer, Owner, settle, slots
 
 from tidelog.coordinators.groups.consumer_members import MemberState
-from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.records import (
+from tidelog.coordinators.groups.records import (
+    SERDE,
     ConsumerGroupCurrentMemberAssignmentValue,
-    decode_record,
 )
+from tidelog.coordinators.groups.states import State
 from tidelog.errors import ErrorCode
 
 ALL = slots("clicks", 0, 1, 2, 3, 4, 5)
@@ -201,11 +201,11 @@ def test_records_of_older_brokers_have_no_epochs_of_partitions(owner):
 
 
 def _without_epochs(encoded):
-    record = decode_record(*encoded)
+    record = SERDE.decode(*encoded)
     if isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue):
         for row in record.value.assigned_partitions:
             row.assignment_epochs = None
-    return record.encode()
+    return SERDE.encode(record)
 
 
 # -- leaving, dying, being slow ----------------------------------------------------
@@ -462,7 +462,7 @@ def test_an_empty_group_leaves_only_its_epochs(owner):
     last = {}
     for key, value, _ in owner.log:
         last[key] = value
-    alive = [decode_record(key, value).key.api_key for key, value in last.items() if value]
+    alive = [SERDE.decode(key, value).key.api_key for key, value in last.items() if value]
     assert sorted(alive) == [3, 6]
     assert [r.key.api_key for r in group.tombstones()] == [6, 3]
 

@@ -21,9 +21,11 @@ from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.records import (
+    SERDE,
+)
 from tidelog.coordinators.groups.shard import GroupShard
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.records import decode_record
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 
@@ -171,7 +173,7 @@ class World:
     def new_shard(self):
         limits = ConsumerLimits(session_ms=15_000)
         return GroupShard(
-            self.log, self.clock, GroupLimits(), lambda _: limits, lambda: self.metadata
+            self.log, self.log, self.clock, GroupLimits(), lambda _: limits, lambda: self.metadata
         )
 
     def restart(self):
@@ -185,7 +187,7 @@ class World:
         while old.waiting:
             old.store(ErrorCode.NOT_COORDINATOR)
         for row in rows:
-            self.shard.replay(decode_record(*row), self.clock.now_ms())
+            self.shard.replay(SERDE.decode(*row), self.clock.now_ms())
         self.shard.loaded()
 
     def work(self, fail=0.03):

@@ -8,7 +8,10 @@ import pytest
 from support.log import generator
 
 from tidelog.coordinators.groups.offset_store import OffsetStore
-from tidelog.coordinators.records import OffsetCommitKey, OffsetCommitValue
+from tidelog.coordinators.groups.records import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 
 
 class Event(NamedTuple):

@@ -2,15 +2,15 @@
 
 import pytest
 
-from tidelog.coordinators.records import (
-    CoordinatorRecord,
+from tidelog.coordinators.groups.records import (
+    SERDE,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_record,
 )
+from tidelog.coordinators.records import CoordinatorRecord
 from tidelog.coordinators.runtime import partition_for
 from tidelog.wire.primitives import ProtocolError
 
@@ -19,22 +19,22 @@ KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 
 def test_an_offset_as_kafka_writes_it():
     value = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9)
-    key, encoded, headers = CoordinatorRecord(KEY, value).encode()
+    key, encoded, headers = SERDE.encode(CoordinatorRecord(KEY, value))
     assert key == b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\3"
     assert encoded == b"\0\3" + bytes(7) + b"\7" + b"\0\0\0\2" + b"\0\1m" + bytes(7) + b"\x09"
     assert headers == ()
-    found = decode_record(key, encoded)
+    found = SERDE.decode(key, encoded)
     assert (found.key, found.value) == (KEY, value)
-    assert decode_record(b"\0\0" + key[2:], encoded).key == KEY  # of Kafka 0.8.2
+    assert SERDE.decode(b"\0\0" + key[2:], encoded).key == KEY  # of Kafka 0.8.2
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_every_version_is_read(version):
     value = OffsetCommitValue(offset=7, metadata="m", commit_timestamp=9)
-    _, encoded, _ = CoordinatorRecord(KEY, value, version=version).encode()
+    _, encoded, _ = SERDE.encode(CoordinatorRecord(KEY, value, version=version))
     assert int.from_bytes(encoded[:2], "big") == version
-    key, _, _ = CoordinatorRecord(KEY, value).encode()
-    assert decode_record(key, encoded).value == value
+    key, _, _ = SERDE.encode(CoordinatorRecord(KEY, value))
+    assert SERDE.decode(key, encoded).value == value
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -47,15 +47,15 @@ def test_groups(version):
         protocol_type="consumer", generation=4, protocol="range", leader="a", members=[member]
     )
     record = CoordinatorRecord(GroupMetadataKey(group="g"), value, version=version)
-    key, encoded, _ = record.encode()
+    key, encoded, _ = SERDE.encode(record)
     assert key == b"\0\2\0\1g"
-    assert decode_record(key, encoded).value == value
+    assert SERDE.decode(key, encoded).value == value
 
 
 def test_a_tombstone_may_say_why():
-    key, value, headers = CoordinatorRecord(KEY, None, "too old").encode()
+    key, value, headers = SERDE.encode(CoordinatorRecord(KEY, None, "too old"))
     assert (value, headers) == (None, (("tidelog.reason", b"too old"),))
-    assert decode_record(key, value, headers) == CoordinatorRecord(KEY, None, "too old")
+    assert SERDE.decode(key, value, headers) == CoordinatorRecord(KEY, None, "too old")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_a_tombstone_may_say_why():
 )
 def test_damaged_records_are_told_from_good_ones(key, value):
     with pytest.raises(ProtocolError):
-        decode_record(key, value)
+        SERDE.decode(key, value)
 
 
 def test_types_of_the_future_are_left_alone():
-    assert decode_record(b"\0\x63whatever", b"whatever") is None
+    assert SERDE.decode(b"\0\x63whatever", b"whatever") is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a shard does between a coordinator and its log: batches, replicas that are slow, the end."""
+"""The writer between a coordinator and its log: batches, slow replicas, lost leadership."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.coordinators.runtime import Runtime, Shard
+from tidelog.coordinators.groups.records import SERDE
+from tidelog.coordinators.runtime import CoordinatorRuntime
+from tidelog.coordinators.writer import PartitionWriter
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.partition.purgatory import Watchers
@@ -40,11 +42,11 @@ class SlowPartition:
 
 
 class Writer:
-    """Writes to a shard, and hears in what order the writes are done."""
+    """Records in what order writes are done."""
 
     def __init__(self, ack_timeout_ms=60_000):
         self.partition = SlowPartition()
-        self.shard = Shard(self.partition, SystemClock(), ack_timeout_ms)
+        self.writer = PartitionWriter(self.partition, SystemClock(), ack_timeout_ms)
         self.heard = []
         self._news = asyncio.Event()
 
@@ -53,7 +55,7 @@ class Writer:
             self.heard.append((name, error))
             self._news.set()
 
-        self.shard.write([(b"key", b"value", ())] * records, done)
+        self.writer.write([(b"key", b"value", ())] * records, done)
 
     async def hear(self, count):
         async with asyncio.timeout(20):
@@ -88,7 +90,7 @@ def test_a_batch_is_not_larger_than_the_topic_takes():
     async def run():
         writer = Writer()
         for size in (300_000, 300_000, 100_000, 700_000, 10):
-            writer.shard.write([(b"key", bytes(size), ())], lambda error: None)
+            writer.writer.write([(b"key", bytes(size), ())], lambda error: None)
         await asyncio.sleep(0)
         assert writer.partition.batches == [1, 2, 1, 1]
 
@@ -117,7 +119,7 @@ def test_writes_that_wait_when_leadership_goes():
         for name in range(100):
             writer.write(name)
             await asyncio.sleep(0)
-        writer.shard.close(ErrorCode.NOT_COORDINATOR)
+        writer.writer.close(ErrorCode.NOT_COORDINATOR)
         assert writer.heard == [(name, ErrorCode.NOT_COORDINATOR) for name in range(100)]
         assert not writer.partition.watchers.committed
 
@@ -143,16 +145,16 @@ def test_what_may_be_told():
         writer.write("a")
         await asyncio.sleep(0)
         writer.partition.log = SimpleNamespace(**{**vars(SlowPartition.log), "end_offset": 1})
-        assert not writer.shard.all_safe
-        writer.shard.when_safe(lambda error: writer.heard.append(("asked", error)))
+        assert not writer.writer.all_committed
+        writer.writer.when_committed(lambda error: writer.heard.append(("asked", error)))
         assert writer.heard == []
         writer.partition.in_sync = 1
-        assert writer.shard.all_safe
-        writer.shard.when_safe(lambda error: writer.heard.append(("alone", error)))
+        assert writer.writer.all_committed
+        writer.writer.when_committed(lambda error: writer.heard.append(("alone", error)))
         assert writer.heard == [("alone", ErrorCode.NONE)]
         writer.partition.in_sync = 2
         writer.partition.replicated_to(1)
-        assert writer.shard.all_safe
+        assert writer.writer.all_committed
         assert await writer.hear(3) == [
             ("alone", ErrorCode.NONE),
             ("a", ErrorCode.NONE),
@@ -179,11 +181,11 @@ def test_what_another_leader_wrote_is_not_taken_for_ours(epoch):
     asyncio.run(run())
 
 
-class Machine:
+class Shard:
     """Remembers what happens to it."""
 
-    def __init__(self, shard):
-        self.shard, self.error = shard, None
+    def __init__(self, writer, timer):
+        self.writer, self.error = writer, None
 
     def loaded(self):
         pass
@@ -197,9 +199,10 @@ def test_leadership_that_moves_before_clients_are_told():
     info = PartitionInfo(1, 3, (1, 2), (1, 2))
     topic = TopicInfo(partition.topic, bytes(16), (info,))
     metadata = ClusterMetadata().with_topic(topic)
-    runtime = Runtime(
+    runtime = CoordinatorRuntime(
         partition.topic,
-        Machine,
+        Shard,
+        SERDE,
         clock=SystemClock(),
         spawn=lambda work: None,
         open_partition=lambda topic, index: partition,
@@ -208,19 +211,19 @@ def test_leadership_that_moves_before_clients_are_told():
     )
     partitions = {(partition.topic, 0): partition}
     runtime.apply(metadata, partitions)
-    first = runtime.machine("g")
+    first = runtime.shard("g")
     # Another broker leads for a moment; the metadata still says that we do.
     partition.leads, partition.leader_epoch = False, 4
-    runtime.ordered(0, partition)
+    runtime.leadership_changed(0, partition)
     assert first.error == ErrorCode.NOT_COORDINATOR
     with pytest.raises(ApiError):
-        runtime.machine("g")
+        runtime.shard("g")
     runtime.apply(metadata, partitions)
     with pytest.raises(ApiError):
-        runtime.machine("g")
+        runtime.shard("g")
     partition.leads, partition.leader_epoch = True, 5
-    runtime.ordered(0, partition)
-    second = runtime.machine("g")
-    assert (second is not first, second.shard.epoch) == (True, 5)
+    runtime.leadership_changed(0, partition)
+    second = runtime.shard("g")
+    assert (second is not first, second.writer.epoch) == (True, 5)
     runtime.apply(metadata, partitions)
-    assert runtime.machine("g") is second
+    assert runtime.shard("g") is second

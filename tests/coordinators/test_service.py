@@ -30,7 +30,7 @@ def broker_with(metadata):
 def test_what_became_of_topics():
     coordinator = GroupCoordinator(broker_with(ClusterMetadata()))
     told = []
-    coordinator.runtime.machines[0] = SimpleNamespace(
+    coordinator.runtime.shards[0] = SimpleNamespace(
         topics_deleted=lambda names: told.append(("deleted", names)),
         topics_changed=lambda names: told.append(("changed", names)),
     )
@@ -69,7 +69,7 @@ def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
     async def run():
         await Registry(broker.keeper, broker.clock).make_paths()
         await broker.keeper.multi([Create(paths.topic("spoilt"), b"{")])
-        coordinator.runtime.machines[0] = SimpleNamespace(expire=expire)
+        coordinator.runtime.shards[0] = SimpleNamespace(expire=expire)
         keeping = asyncio.create_task(coordinator.keep_offsets(interval_ms=1))
         while len(seen) < 3:
             await asyncio.sleep(0)

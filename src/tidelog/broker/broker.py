@@ -484,7 +484,7 @@ class Broker:
             else:
                 self.fetchers.follow(partition, info.leader)
             if topic.name == OFFSETS_TOPIC:
-                self.groups.ordered(index, partition)
+                self.groups.leadership_changed(index, partition)
         return self.replicas.storage_code((topic.name, index))
 
     def stop_partition(self, key: tuple[str, int], *, delete: bool) -> None:

@@ -20,14 +20,14 @@ from tidelog.coordinators.groups.members import (
     SyncResult,
     Token,
 )
-from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.records import (
-    CoordinatorRecord,
+from tidelog.coordinators.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
 )
-from tidelog.coordinators.timeline import Timeline
+from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.timeline import Timeline
+from tidelog.coordinators.records import CoordinatorRecord
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 

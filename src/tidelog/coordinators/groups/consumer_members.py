@@ -17,7 +17,10 @@ from typing import NamedTuple
 
 from tidelog.coordinators.groups.assignors import NO_SLOTS, Slot, Slots
 from tidelog.coordinators.groups.members import Protocols
-from tidelog.coordinators.records import AssignedPartitions, TopicPartitions
+from tidelog.coordinators.groups.records import (
+    AssignedPartitions,
+    TopicPartitions,
+)
 from tidelog.errors import ErrorCode
 
 LEFT, LEFT_FOR_A_WHILE = -1, -2  # epochs that mean: I go; I am static, and come back

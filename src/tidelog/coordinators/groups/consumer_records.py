@@ -18,7 +18,7 @@ from tidelog.coordinators.groups.consumer_members import (
     by_topic,
     slots_of,
 )
-from tidelog.coordinators.records import (
+from tidelog.coordinators.groups.records import (
     AssignedPartitions,
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -34,9 +34,9 @@ from tidelog.coordinators.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    CoordinatorRecord,
     GroupMetadataKey,
 )
+from tidelog.coordinators.records import CoordinatorRecord
 
 if TYPE_CHECKING:
     from tidelog.coordinators.groups.consumer_state import ConsumerState

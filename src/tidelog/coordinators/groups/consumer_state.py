@@ -25,8 +25,8 @@ from tidelog.coordinators.groups.consumer_members import (
 from tidelog.coordinators.groups.consumer_records import Dirty, Kind
 from tidelog.coordinators.groups.members import MemberStatus
 from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.coordinators.groups.topic_regex import matching
-from tidelog.coordinators.timeline import Timeline
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata, TopicInfo
 

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import Classic, ConsumerMember
-from tidelog.coordinators.records import GroupMetadataValue, MemberMetadata
+from tidelog.coordinators.groups.records import (
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, subscribed_topics

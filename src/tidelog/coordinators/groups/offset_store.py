@@ -11,7 +11,10 @@ from collections.abc import Iterable
 
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets, committed_of
 from tidelog.coordinators.groups.pending_offsets import PendingOffsets, Place
-from tidelog.coordinators.records import OffsetCommitKey, OffsetCommitValue
+from tidelog.coordinators.groups.records import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 
 
 class OffsetStore:

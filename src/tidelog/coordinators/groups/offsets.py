@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from tidelog.coordinators.records import (
-    CoordinatorRecord,
-    EncodedRecord,
+from tidelog.coordinators.groups.records import (
+    SERDE,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord
 
 _REMOVALS_KEPT = 1000  # of one group
 
@@ -167,13 +167,13 @@ def commit_record(
 @lru_cache(maxsize=10_000)
 def _encoded_key(group: str, topic: str, partition: int) -> bytes:
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
-    return CoordinatorRecord(key, None).encode()[0]
+    return SERDE.encode(CoordinatorRecord(key, None))[0]
 
 
 def encode_commit(group: str, topic: str, partition: int, committed: Committed) -> EncodedRecord:
-    """``commit_record(...).encode()``, written out: this is the hot path of a group."""
+    """``commit_record(...)``, encoded, written out: this is the hot path of a group."""
     if committed.expire_ms >= 0:
-        return commit_record(group, topic, partition, committed).encode()
+        return SERDE.encode(commit_record(group, topic, partition, committed))
     metadata = committed.metadata.encode()
     value = _VALUE_3.pack(3, committed.offset, committed.leader_epoch, len(metadata))
     value += metadata + committed.commit_ms.to_bytes(8, "big")

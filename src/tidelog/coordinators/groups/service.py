@@ -7,37 +7,64 @@ now (not the coordinator, still loading, no such id); everything else is in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from tidelog.clock import Clock
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
 from tidelog.coordinators.groups.members import GroupLimits, Join
 from tidelog.coordinators.groups.memory import GroupMemory
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets, Removal
+from tidelog.coordinators.groups.records import SERDE
 from tidelog.coordinators.groups.shard import Group, GroupShard, Reply
 from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.runtime import Runtime, create_internal_topic, partition_for
+from tidelog.coordinators.runtime import CoordinatorRuntime, create_internal_topic, partition_for
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.keeper.keeper import KeeperError
+from tidelog.keeper.keeper import Keeper, KeeperError
 from tidelog.keeper.registry import Registry
 from tidelog.metadata import OFFSETS_TOPIC, ClusterMetadata, TopicInfo
+from tidelog.new_topic import NewTopic
+from tidelog.partition.partition import Partition
+from tidelog.partition.replicas import Replicas
+from tidelog.settings import Settings
 from tidelog.settings_table import GROUP_SETTINGS, LONG_MAX
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
-    from tidelog.partition.partition import Partition
-
 
 # What a commit asks for: topic, partition, offset, leader epoch, metadata.
 CommitRow = tuple[str, int, int, int, str | None]
 Codes = dict[tuple[str, int], ErrorCode]
 
 
+class TopicCreator(Protocol):
+    """The controller."""
+
+    async def create_topic(self, new: NewTopic) -> object: ...
+
+
+class Host(Protocol):
+    """What the coordinator needs of the broker that it runs on."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def metadata(self) -> ClusterMetadata: ...
+    @property
+    def replicas(self) -> Replicas: ...
+    @property
+    def keeper(self) -> Keeper: ...
+    @property
+    def controller(self) -> TopicCreator: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> object: ...
+
+
 class GroupCoordinator:
     """See the module."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         settings = broker.settings
         self._broker = broker
         self._limits = GroupLimits(
@@ -64,11 +91,12 @@ class GroupCoordinator:
         self._group_configs: Mapping[str, Mapping[str, str]] = {}
         self._missing: set[str] = set()  # topics with offsets, in this round of ``keep_offsets``
         self._gone: set[str] = set()  # of those of the round before, who have no znode either
-        self.runtime = Runtime(
+        self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda shard: GroupShard(
-                shard, broker.clock, self._limits, self._limits_of, lambda: broker.metadata
+            lambda writer, timer: GroupShard(
+                writer, timer, broker.clock, self._limits, self._limits_of, lambda: broker.metadata
             ),
+            SERDE,
             clock=broker.clock,
             spawn=broker.spawn,
             open_partition=self._open_partition,
@@ -84,7 +112,7 @@ class GroupCoordinator:
         before, self._topics = self._topics, metadata.topics
         gone, changed = _compare(before, metadata.topics)
         configs, self._group_configs = self._group_configs, metadata.group_configs
-        for shard in self.runtime.machines.values():
+        for shard in self.runtime.shards.values():
             if configs != metadata.group_configs:
                 shard.limits_changed(configs.keys() | metadata.group_configs.keys())
             if gone:
@@ -92,9 +120,9 @@ class GroupCoordinator:
             if changed:
                 shard.topics_changed(changed)
 
-    def ordered(self, index: int, partition: Partition) -> None:
-        """The controller of a cluster has said who leads a partition of ours."""
-        self.runtime.ordered(index, partition)
+    def leadership_changed(self, index: int, partition: Partition) -> None:
+        """The controller has changed the leader of a partition of the topic."""
+        self.runtime.leadership_changed(index, partition)
 
     async def keep_offsets(self, interval_ms: int) -> None:
         """Let old offsets go, again and again."""
@@ -106,7 +134,7 @@ class GroupCoordinator:
                 self._gone = await registry.gone(missing)
             except KeeperError:  # the next round knows
                 self._gone = set()
-            for shard in list(self.runtime.machines.values()):
+            for shard in list(self.runtime.shards.values()):
                 shard.expire(self._retention_ms, self._log_start)
                 await asyncio.sleep(0)
 
@@ -154,20 +182,21 @@ class GroupCoordinator:
     async def create_topic(self) -> None:
         """Make the topic that is the memory of groups."""
         settings = self._broker.settings
-        await create_internal_topic(
-            self._broker.controller,
+        brokers = len(self._broker.metadata.brokers)
+        new = NewTopic(
             OFFSETS_TOPIC,
             settings["offsets.topic.num.partitions"],
-            settings["offsets.topic.replication.factor"],
-            {
+            min(settings["offsets.topic.replication.factor"], brokers),
+            config={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(settings["offsets.topic.segment.bytes"]),
             },
         )
+        await create_internal_topic(self._broker.controller.create_topic, new)
 
     def shard(self, group_id: str) -> GroupShard:
-        return self.runtime.machine(group_id)
+        return self.runtime.shard(group_id)
 
     def _shard_of_members(self, group_id: str) -> GroupShard:
         if not group_id:
@@ -288,14 +317,14 @@ class GroupCoordinator:
         return self.shard(group_id).store.pending.places(group_id)
 
     def all_safe(self, group_id: str) -> bool:
-        """May the coordinator of a group answer as it knows things?  See :class:`Shard`."""
-        shard = self.runtime.shard(group_id)
-        return shard is None or shard.all_safe
+        """May the coordinator of a group answer as it knows things?  See ``PartitionWriter``."""
+        writer = self.runtime.writer(group_id)
+        return writer is None or writer.all_committed
 
     async def when_safe(self, group_id: str) -> ErrorCode:
         """Wait for that.  If it does not come, another may coordinate: ask who does."""
-        shard = self.runtime.shard(group_id)
-        if shard is None:
+        writer = self.runtime.writer(group_id)
+        if writer is None:
             return ErrorCode.NONE
         told: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -303,7 +332,7 @@ class GroupCoordinator:
             if not told.done():  # the client may be gone
                 told.set_result(error)
 
-        shard.when_safe(tell)
+        writer.when_committed(tell)
         return ErrorCode.NOT_COORDINATOR if await told else ErrorCode.NONE
 
     def removals(self, group_id: str) -> Mapping[tuple[str, int], Removal]:
@@ -365,7 +394,7 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [
             group
-            for shard in self.runtime.machines.values()
+            for shard in self.runtime.shards.values()
             for group in shard.groups.values()
             if group.state is not State.DEAD
         ]

@@ -25,19 +25,20 @@ from tidelog.coordinators.groups.offsets import (
     encode_commit,
     removal_record,
 )
-from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.groups.topic_regex import check_pattern
-from tidelog.coordinators.records import (
+from tidelog.coordinators.groups.records import (
+    SERDE,
     ConsumerGroupKey,
     ConsumerGroupMetadataKey,
-    CoordinatorRecord,
-    EncodedRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from tidelog.coordinators.runtime import BATCH_BYTES, Shard, size_of
+from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.topic_regex import check_pattern
+from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord
+from tidelog.coordinators.timer import CoordinatorTimer
+from tidelog.coordinators.writer import BATCH_BYTES, PartitionWriter, size_of
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 
@@ -57,7 +58,8 @@ class GroupShard:
 
     def __init__(
         self,
-        shard: Shard,
+        writer: PartitionWriter,
+        timer: CoordinatorTimer,
         clock: Clock,
         limits: GroupLimits,
         consumer_limits: Callable[[str], ConsumerLimits],
@@ -68,12 +70,13 @@ class GroupShard:
         self.offsets = self.store.groups
         self._committing: dict[str, int] = {}  # group -> commits on their way into the log
         self._deletions = 0  # how often topics were deleted
-        self._shard = shard
+        self._writer = writer
+        self._timer = timer
         self._clock = clock
         self._limits = limits
         self._consumer_limits = consumer_limits
         self._metadata = metadata
-        shard.on_deadline(self._tick)
+        timer.on_expired(self._tick)
 
     # -- members ----------------------------------------------------------------
 
@@ -263,7 +266,7 @@ class GroupShard:
                         )
             done(error)
 
-        self._shard.write([encode_commit(group_id, *row) for row in rows], stored)
+        self._writer.write([encode_commit(group_id, *row) for row in rows], stored)
 
     def _note_commit(
         self, group_id: str, rows: list[tuple[str, int, Committed]], outsider: str
@@ -467,7 +470,7 @@ class GroupShard:
             for write in writes:
                 self._store(group, write)
         if self.groups.get(group.group_id) is group:  # not one that was converted meanwhile
-            self._shard.wake_at(group.group_id, group.next_deadline())
+            self._timer.schedule(group.group_id, group.next_deadline())
         if group.replies:
             replies, group.replies = group.replies, []
             for reply, result in replies:
@@ -495,7 +498,7 @@ class GroupShard:
         self, records: Iterable[CoordinatorRecord], done: Callable[[ErrorCode], None]
     ) -> None:
         """Write records, in as many batches as they need; ``done`` hears once, of all."""
-        parts = _parts([record.encode() for record in records])
+        parts = _parts([SERDE.encode(record) for record in records])
         errors: list[ErrorCode] = []
 
         def stored(error: ErrorCode) -> None:
@@ -504,7 +507,7 @@ class GroupShard:
                 done(max(errors, key=lambda e: e != ErrorCode.NONE))
 
         for part in parts:
-            self._shard.write(part, stored)
+            self._writer.write(part, stored)
 
 
 def _parts(rows: list[EncodedRecord]) -> list[list[EncodedRecord]]:
