@@ -23,6 +23,7 @@ from support.cluster import topic_state
 from support.raw_client import RawClient
 from support.waiting import until
 
+from tidelog.errors import ErrorCode
 from tidelog.testing import LocalCluster
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -46,6 +47,11 @@ SETTINGS = {
     "auto.leader.rebalance.enable": "false",
 }
 HANG = 100.0  # a request may be passed on to the controller, which may wait for ZooKeeper
+_GONE_OR_AGAIN = (
+    ErrorCode.NONE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_CONTROLLER,
+)
 TRUSTED_EVERY = 5  # of so many requests one is a controller's, in the second part
 
 
@@ -143,16 +149,22 @@ class Member:
         with RawClient(self.other.port) as client:
             answer = client.call(MetadataRequest(topics=None), MetadataResponse, 9)
             topics = [topic for topic in answer.topics if topic.name != PROBE_TOPIC]
-            rows = [DeleteTopicState(name=topic.name) for topic in topics]
-            request = DeleteTopicsRequest(topics=rows, timeout_ms=60_000)
-            for result in client.call(request, DeleteTopicsResponse, 6).responses:
-                if result.error_code:
-                    raise Violation(f"{result.name!r} cannot be deleted: {result.error_message}")
+            until(lambda: self._delete(client, [topic.name for topic in topics]), "all are deleted")
         here, there = self.broker.broker_id, self.other.broker_id
         topic_id = self._create(TOPIC, [[here, there]] * 2, **PLAIN_CONFIG)
         self._create(LOOKED_INTO, [[here]], **LOOKED_INTO_CONFIG)
         self.facts = self._facts(topic_id)
         return len(topics), sum(len(topic.partitions) for topic in topics)
+
+    def _delete(self, client, names):
+        """Ask once; False if the controller stepped down meanwhile, which a client tries again."""
+        rows = [DeleteTopicState(name=name) for name in names]
+        request = DeleteTopicsRequest(topics=rows, timeout_ms=60_000)
+        results = client.call(request, DeleteTopicsResponse, 6).responses
+        for result in results:
+            if result.error_code not in _GONE_OR_AGAIN:
+                raise Violation(f"{result.name!r} cannot be deleted: {result.error_message}")
+        return all(result.error_code != ErrorCode.NOT_CONTROLLER for result in results)
 
     def _create(self, name, assignment, **config):
         topic = CreatableTopic(
