@@ -87,24 +87,20 @@ def test_the_answer_waits_for_the_followers(new_cluster: Any) -> None:
         assert [log_start(broker) for broker in cluster.brokers.values()] == [10, 10, 10]
 
 
-def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
+async def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
     """Nobody waits for it any longer, though nothing is heard from any other."""
-
-    async def go() -> None:
-        async with Broker(
-            {"broker.id": 1, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        ) as leader:
-            await leader.controller.create_topic(NewTopic("t"))
-            partition = leader.replicas.partitions["t", 0]
-            partition.lead(PartitionInfo(1, 0, (1, 2), (1,)), 1, now_ms())
-            partition.append(memoryview(bytearray(batch_of(*[b"x"] * 10))), 9, now_ms())
-            alone = leader.metadata
-            both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
-            leader.publish(replace(alone, brokers=both))
-            answer = asyncio.create_task(asyncio.to_thread(delete, leader, 3, 600_000))
-            await comes_true(lambda: partition.watchers.committed, "it waits for the follower")
-            leader.publish(alone)
-            done = await answer
-            assert (done.error_code, done.low_watermark) == (0, 3)
-
-    asyncio.run(go())
+    async with Broker(
+        {"broker.id": 1, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+    ) as leader:
+        await leader.controller.create_topic(NewTopic("t"))
+        partition = leader.replicas.partitions["t", 0]
+        partition.lead(PartitionInfo(1, 0, (1, 2), (1,)), 1, now_ms())
+        partition.append(memoryview(bytearray(batch_of(*[b"x"] * 10))), 9, now_ms())
+        alone = leader.metadata
+        both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
+        leader.publish(replace(alone, brokers=both))
+        answer = asyncio.create_task(asyncio.to_thread(delete, leader, 3, 600_000))
+        await comes_true(lambda: partition.watchers.committed, "it waits for the follower")
+        leader.publish(alone)
+        done = await answer
+        assert (done.error_code, done.low_watermark) == (0, 3)

@@ -1,7 +1,6 @@
 """aiokafka: producing, consuming and its admin client; every test is a coroutine."""
 
 import asyncio
-import functools
 from contextlib import asynccontextmanager
 
 import aiokafka
@@ -23,16 +22,6 @@ from support.client_records import (
 
 PEER = AioKafka()
 NUMBERED = [Row(None, b"%d" % i, timestamp=NOW + i * MINUTE) for i in range(5)]
-
-
-def in_a_loop(test):
-    """Run a coroutine as a test."""
-
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 200))
-
-    return run
 
 
 async def write(broker, topic, rows):
@@ -74,7 +63,6 @@ def test_nulls_empties_and_headers(broker, topic):
     assert PEER.read(broker.bootstrap, topic, len(rows)) == rows
 
 
-@in_a_loop
 async def test_idempotent_producer(broker, topic):
     async with producing(broker, enable_idempotence=True) as producer:
         for i in range(3):
@@ -86,7 +74,6 @@ async def test_idempotent_producer(broker, topic):
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-@in_a_loop
 async def test_acks(broker, topic, acks):
     async with producing(broker, acks=acks) as producer:
         sent = await producer.send_and_wait(topic, b"x")
@@ -97,7 +84,6 @@ async def test_acks(broker, topic, acks):
 @pytest.mark.parametrize(
     ("start", "expected"), [("beginning", b"01234"), (0, b"01234"), (3, b"34"), ("end", b"")]
 )
-@in_a_loop
 async def test_start_position(broker, topic, start, expected):
     await write(broker, topic, NUMBERED)
     partition = aiokafka.TopicPartition(topic, 0)
@@ -118,7 +104,6 @@ async def test_start_position(broker, topic, start, expected):
     ("after", "offset"),
     [(-1, 0), (0, 0), (1, 1), (3 * MINUTE, 3), (3 * MINUTE + 1, 4), (9 * MINUTE, None)],
 )
-@in_a_loop
 async def test_offset_for_a_time(broker, topic, after, offset):
     await write(broker, topic, NUMBERED)
     partition = aiokafka.TopicPartition(topic, 0)
@@ -130,7 +115,6 @@ async def test_offset_for_a_time(broker, topic, after, offset):
         assert (found.offset, found.timestamp) == (offset, NOW + offset * MINUTE)
 
 
-@in_a_loop
 async def test_beginning_end_and_an_offset_out_of_range(broker, topic):
     await write(broker, topic, NUMBERED)
     partition = aiokafka.TopicPartition(topic, 0)
@@ -143,7 +127,6 @@ async def test_beginning_end_and_an_offset_out_of_range(broker, topic):
             await values(consumer, 1)
 
 
-@in_a_loop
 async def test_a_waiting_consumer_is_woken(broker, topic):
     # The broker may wait for longer than we do; only a record ends that.  Several rounds, so that
     # some request is parked before its record is written.
@@ -163,7 +146,6 @@ async def test_a_waiting_consumer_is_woken(broker, topic):
 
 
 @pytest.mark.parametrize(("size", "limit"), [(900_000, None), (5_000_000, 6_000_000)])
-@in_a_loop
 async def test_big_message(broker, topic, size, limit):
     configs = {"max.message.bytes": str(limit)} if limit else {}
     async with administering(broker) as admin:
@@ -174,7 +156,6 @@ async def test_big_message(broker, topic, size, limit):
     assert (await PEER._read(broker.bootstrap, topic, 1))[0].value == value
 
 
-@in_a_loop
 async def test_a_message_that_is_too_large(broker, topic):
     async with producing(broker, max_request_size=5_000_000) as producer:
         with pytest.raises(errors.MessageSizeTooLargeError):
@@ -182,13 +163,11 @@ async def test_a_message_that_is_too_large(broker, topic):
         assert (await producer.send_and_wait(topic, b"small")).offset == 0
 
 
-@in_a_loop
 async def test_topics_are_created_on_demand(broker, topic):
     async with producing(broker) as producer:
         assert await producer.partitions_for(topic) == {0}
 
 
-@in_a_loop
 async def test_topics_are_not_created_if_the_broker_may_not(strict_broker, topic):
     async with producing(strict_broker) as producer:
         producer.client._request_timeout_ms = 300  # not for the start, which a busy machine delays
@@ -202,7 +181,6 @@ def codes(response):
     return [row[1] for row in response.topic_errors]
 
 
-@in_a_loop
 async def test_admin_topics(broker, topic):
     async with administering(broker) as admin:
         new = NewTopic(topic, 2, 1, topic_configs={"retention.ms": "1000"})
@@ -225,7 +203,6 @@ async def test_admin_topics(broker, topic):
         assert topic not in await admin.list_topics()
 
 
-@in_a_loop
 async def test_admin_manual_assignment(broker, topic):
     async with administering(broker) as admin:
         new = NewTopic(topic, -1, -1, replica_assignments={0: [0], 1: [0]})
@@ -234,7 +211,6 @@ async def test_admin_manual_assignment(broker, topic):
         assert [p["replicas"] for p in described["partitions"]] == [[0], [0]]
 
 
-@in_a_loop
 async def test_admin_configs(broker, topic):
     async with administering(broker) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"retention.ms": "1000"})])
@@ -256,7 +232,6 @@ async def test_admin_configs(broker, topic):
         assert await own() == change
 
 
-@in_a_loop
 async def test_admin_cluster_and_records(broker, topic):
     await write(broker, topic, NUMBERED)
     partition = aiokafka.TopicPartition(topic, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,21 +51,13 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return open_keeper
 
 
-def run(opener: Opener, work: Callable[[Keeper], Coroutine[Any, Any, None]]) -> None:
-    async def go() -> None:
-        async with opener() as keeper:
-            await asyncio.wait_for(work(keeper), 100)
-
-    asyncio.run(go())
-
-
 async def refused(error: type, work: Awaitable[Any]) -> None:
     with pytest.raises(error):
         await work
 
 
-def test_read_and_write(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_read_and_write(opener: Opener) -> None:
+    async with opener() as keeper:
         assert await keeper.exists("/a") is None
         await refused(NoNode, keeper.get("/a"))
         await refused(NoNode, keeper.children("/a"))
@@ -88,11 +80,9 @@ def test_read_and_write(opener: Opener) -> None:
         assert later.czxid == stat.czxid, "one transaction has one number"
         await keeper.sync()
 
-    run(opener, work)
 
-
-def test_all_or_none(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_all_or_none(opener: Opener) -> None:
+    async with opener() as keeper:
         await keeper.multi([Create("/epoch", b"7"), Create("/state", b"old")])
         await refused(
             BadVersion, keeper.multi([Set("/state", b"new"), Create("/more"), Check("/epoch", 5)])
@@ -103,22 +93,18 @@ def test_all_or_none(opener: Opener) -> None:
         await keeper.multi([Check("/epoch", 0), Set("/state", b"new")])
         assert (await keeper.get("/state"))[0] == b"new"
 
-    run(opener, work)
 
-
-def test_recursive_deletion(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_recursive_deletion(opener: Opener) -> None:
+    async with opener() as keeper:
         await keeper.multi([Create(f"/t/partitions/{i}/state") for i in range(20)])
         await keeper.multi([Create("/tt")])
         await keeper.multi([Delete("/t", recursive=True), Create("/mark")])
         assert await keeper.exists("/t") is None
         assert await keeper.exists("/tt") is not None
 
-    run(opener, work)
 
-
-def test_sequential(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_sequential(opener: Opener) -> None:
+    async with opener() as keeper:
         first = await keeper.multi([Create("/changes/change_", b"1", sequential=True)])
         assert first == ["/changes/change_0000000000"]
         both = await keeper.multi(
@@ -128,28 +114,22 @@ def test_sequential(opener: Opener) -> None:
         assert first[0] < both[0] < last
         assert (await keeper.get(last))[0] == b"3"
 
-    run(opener, work)
 
-
-def test_ephemeral_znodes_end_with_the_session(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_ephemeral_znodes_end_with_the_session(opener: Opener) -> None:
+    async with opener() as keeper:
         await keeper.multi([Create("/ids/1", b"me", ephemeral=True), Create("/lasting")])
         stat = await keeper.exists("/ids/1")
         assert stat is not None
         assert stat.ephemeral
         assert stat.own
         await refused(KeeperError, keeper.multi([Create("/ids/1/child")]))
-
-    async def later(keeper: Keeper) -> None:
+    async with opener() as keeper:
         assert await keeper.children("/ids") == []
         assert await keeper.exists("/lasting") is not None
 
-    run(opener, work)
-    run(opener, later)
 
-
-def test_watches(opener: Opener) -> None:
-    async def work(keeper: Keeper) -> None:
+async def test_watches(opener: Opener) -> None:
+    async with opener() as keeper:
         await keeper.multi([Create("/ids"), Create("/data", b"1")])
         fired: asyncio.Queue[str] = asyncio.Queue()
         await keeper.children("/ids", lambda: fired.put_nowait("children"))
@@ -161,20 +141,17 @@ def test_watches(opener: Opener) -> None:
         assert await fired.get() == "data"
         await keeper.multi([Create("/controller", ephemeral=True)])
         assert await fired.get() == "created"
-        # Once only: nobody has asked again.
+        # Once only: no watch was set again.
         await keeper.multi([Create("/ids/2"), Set("/data", b"3"), Delete("/controller")])
         await keeper.exists("/ids/2", lambda: fired.put_nowait("deleted"))
         await keeper.multi([Delete("/ids/2")])
         assert await fired.get() == "deleted"
         assert fired.empty()
 
-    run(opener, work)
 
-
-def test_many_at_once(opener: Opener) -> None:
+async def test_many_at_once(opener: Opener) -> None:
     """Tasks that count together, each with the version that it has read."""
-
-    async def work(keeper: Keeper) -> None:
+    async with opener() as keeper:
         await keeper.multi([Create("/n", b"0")])
 
         async def add() -> None:
@@ -189,60 +166,50 @@ def test_many_at_once(opener: Opener) -> None:
         await asyncio.gather(*(add() for _ in range(20)))
         assert (await keeper.get("/n"))[0] == b"20"
 
-    run(opener, work)
 
-
-def test_two_sessions(zookeeper: str) -> None:
+async def test_two_sessions(zookeeper: str) -> None:
     """What one session does, the other sees; and the loop goes on while it waits."""
-
-    async def work() -> None:
-        one = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
-        two = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
-        await one.multi([Create("/ids")])
-        seen = asyncio.Event()
-        await two.children("/ids", seen.set)
-        await one.multi([Create("/ids/1", ephemeral=True)])
-        await asyncio.wait_for(seen.wait(), 100)
-        stat = await two.exists("/ids/1")
-        assert stat is not None
-        assert not stat.own
-        gone = asyncio.Event()
-        await two.exists("/ids/1", gone.set)
-        await one.close()
-        await asyncio.wait_for(gone.wait(), 100)
-        assert await two.children("/ids") == []
-        await two.close()
-
-    asyncio.run(work())
+    one = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
+    two = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
+    await one.multi([Create("/ids")])
+    seen = asyncio.Event()
+    await two.children("/ids", seen.set)
+    await one.multi([Create("/ids/1", ephemeral=True)])
+    await asyncio.wait_for(seen.wait(), 100)
+    stat = await two.exists("/ids/1")
+    assert stat is not None
+    assert not stat.own
+    gone = asyncio.Event()
+    await two.exists("/ids/1", gone.set)
+    await one.close()
+    await asyncio.wait_for(gone.wait(), 100)
+    assert await two.children("/ids") == []
+    await two.close()
 
 
-def test_an_expired_session(zookeeper: str) -> None:
-    """The ephemeral znodes go; a listener hears of it and makes them again."""
-
-    async def work() -> None:
-        keeper = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
-        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        keeper.on_session(events.put_nowait)
-        await keeper.multi([Create("/ids/1", ephemeral=True)])
-        fired = asyncio.Event()
-        await keeper.exists("/ids/1", fired.set)
-        await expire(keeper, zookeeper)
-        seen = []
-        while SessionEvent.EXPIRED not in seen or seen[-1] is not SessionEvent.CONNECTED:
-            seen.append(await asyncio.wait_for(events.get(), 60))
-        assert fired.is_set(), "a watch says: look again"
-        assert await keeper.exists("/ids/1") is None
-        await keeper.multi([Create("/ids/1", ephemeral=True)])
-        stat = await keeper.exists("/ids/1")
-        assert stat is not None
-        assert stat.own
-        await keeper.close()
-
-    asyncio.run(work())
+async def test_an_expired_session(zookeeper: str) -> None:
+    """The ephemeral znodes go; a listener is notified and makes them again."""
+    keeper = await ZooKeeper.connect(zookeeper, 30_000, 100_000)
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    keeper.on_session(events.put_nowait)
+    await keeper.multi([Create("/ids/1", ephemeral=True)])
+    fired = asyncio.Event()
+    await keeper.exists("/ids/1", fired.set)
+    await expire(keeper, zookeeper)
+    seen = []
+    while SessionEvent.EXPIRED not in seen or seen[-1] is not SessionEvent.CONNECTED:
+        seen.append(await asyncio.wait_for(events.get(), 60))
+    assert fired.is_set(), "a watch says: look again"
+    assert await keeper.exists("/ids/1") is None
+    await keeper.multi([Create("/ids/1", ephemeral=True)])
+    stat = await keeper.exists("/ids/1")
+    assert stat is not None
+    assert stat.own
+    await keeper.close()
 
 
 async def expire(keeper: ZooKeeper, connect: str) -> None:
-    """End a session behind its back: who else has its id and password may close it."""
+    """End a session behind its back: another client with its id and password may close it."""
     from kazoo.client import KazooClient
 
     def close_it() -> None:
@@ -254,16 +221,15 @@ async def expire(keeper: ZooKeeper, connect: str) -> None:
     await asyncio.get_running_loop().run_in_executor(None, close_it)
 
 
-def test_nobody_answers() -> None:
+async def test_no_answer() -> None:
     with pytest.raises(SettingError, match=r"no ZooKeeper answers within 0\.2 s"):
-        asyncio.run(ZooKeeper.connect(f"127.0.0.1:{free_port()}", 4_000, 200))
+        await ZooKeeper.connect(f"127.0.0.1:{free_port()}", 4_000, 200)
 
 
 @pytest.mark.parametrize("old_server", [False, True])
-def test_many_znodes_at_once(opener: Opener, old_server: bool) -> None:
+async def test_many_znodes_at_once(opener: Opener, old_server: bool) -> None:
     """More than fit into one question; a server before ZooKeeper 3.6 is asked one by one."""
-
-    async def work(keeper: Keeper) -> None:
+    async with opener() as keeper:
         if isinstance(keeper, ZooKeeper):
             keeper._one_by_one = old_server
         count = 1200
@@ -280,5 +246,3 @@ def test_many_znodes_at_once(opener: Opener, old_server: bool) -> None:
             else:
                 assert row == await keeper.get(f"/many/{name}")
         assert await keeper.get_many([]) == []
-
-    run(opener, work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from tidelog.keeper.zookeeper_server import ZooKeeperServer, ensemble
 from tidelog.testing.ports import free_port
 
 
-def test_a_name_that_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_that_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SettingError, match=r"It cannot be reached \(none\.invalid: .+\): put"):
-        asyncio.run(ZooKeeper.connect("none.invalid:2181", 4_000, 1_000))
+        await ZooKeeper.connect("none.invalid:2181", 4_000, 1_000)
     assert not [row for row in caplog.records if row.name.startswith("kazoo")], "we say it once"
 
 
@@ -40,33 +39,34 @@ def test_one_of_three_is_too_few(tmp_path: Path) -> None:
         servers[0].kill()
 
 
-def test_it_comes_back_without_its_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_comes_back_without_its_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server refuses whom it has told more than it knows: it is there, and says nothing."""
     caplog.set_level(logging.INFO)
     port = free_port()
     own, empty = (ZooKeeperServer(tmp_path / name, port) for name in ("own", "empty"))
 
-    async def problem(keeper: ZooKeeper) -> str:
+    async def problem() -> str:
         try:
             await keeper.reachable()
         except Unreachable as error:
             return str(error)
         return ""
 
-    async def work() -> None:
+    async def refused() -> bool:
+        return "does not know what it has told before" in await problem()
+
+    async def back() -> bool:
+        return not await problem()
+
+    try:
         own.start()
         own.wait_ready()
         keeper = await ZooKeeper.connect(own.connect, 30_000, 100_000)
         await keeper.multi([Create("/mine")])
         own.kill()
         empty.start()
-
-        async def refused() -> bool:
-            return "does not know what it has told before" in await problem(keeper)
-
-        async def back() -> bool:
-            return not await problem(keeper)
-
         await comes_true(refused, "the caller hears why")
         await comes_true(lambda: "it answers, but does not know" in caplog.text, "so does the log")
         empty.kill()
@@ -74,9 +74,6 @@ def test_it_comes_back_without_its_data(tmp_path: Path, caplog: pytest.LogCaptur
         await comes_true(back, "it is there again")
         await keeper.close()
         assert "connected to ZooKeeper again" in caplog.text
-
-    try:
-        asyncio.run(asyncio.wait_for(work(), 200))
     finally:
         own.kill()
         empty.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -24,20 +23,16 @@ def command(*options: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_start_and_stop(tmp_path: Path, number: int) -> None:
+async def test_start_and_stop(tmp_path: Path, number: int) -> None:
     port = free_port()
     options = ["--data", str(tmp_path), "--port", str(port)]
     with subprocess.Popen(command(*options), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         assert facts["connect"] == f"127.0.0.1:{port}"
-
-        async def use() -> None:
-            keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
-            await keeper.multi([Create("/a")])
-            await keeper.close()
-
-        asyncio.run(use())
+        keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
+        await keeper.multi([Create("/a")])
+        await keeper.close()
         process.send_signal(number)
         assert process.wait(100) == 0
     (server,) = facts["servers"]
@@ -73,22 +68,18 @@ def test_no_java(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
+async def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
     port = free_port(30)  # for clients, and ten and twenty above for the servers
     options = ["--ensemble", "--data", str(tmp_path), "--port", str(port)]
     with subprocess.Popen(command(*options), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         assert facts["connect"].count(",") == 2
-
-        async def use() -> None:
-            keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
-            await keeper.multi([Create("/a", b"1")])
-            os.kill(facts["servers"][0], signal.SIGKILL)
-            assert (await keeper.get("/a"))[0] == b"1"
-            await keeper.close()
-
-        asyncio.run(use())
+        keeper = await ZooKeeper.connect(facts["connect"], 30_000, 100_000)
+        await keeper.multi([Create("/a", b"1")])
+        os.kill(facts["servers"][0], signal.SIGKILL)
+        assert (await keeper.get("/a"))[0] == b"1"
+        await keeper.close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == 0
     for server in facts["servers"]:
