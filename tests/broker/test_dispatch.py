@@ -22,7 +22,7 @@ async def later(broker, message, request):
 
 
 async def not_an_answer(broker, message, request):
-    return MetadataResponse(topics="a bug")
+    return MetadataResponse(brokers=[], topics="a bug")
 
 
 @pytest.mark.parametrize("handler", [at_once, later, not_an_answer])

@@ -80,7 +80,7 @@ class ScriptedBroker:
 
     def _answer(self, frame: bytes) -> bytes:
         key, version, correlation_id, client_size = REQUEST_PREFIX.unpack_from(frame)
-        kinds = {kind.api_key: kind for kind in (ApiVersionsRequest, *self._script)}
+        kinds = {kind.api_key: kind for kind in self._kinds()}
         kind, start = kinds[key], REQUEST_PREFIX.size + max(client_size, 0)
         if version >= kind.flexible:
             start = skip_tags(frame, start)
@@ -93,12 +93,15 @@ class ScriptedBroker:
         message = answer if isinstance(answer, Message) else answer(request)
         return encode_response(message, version, correlation_id)
 
+    def _kinds(self) -> list[type[Message]]:
+        return [ApiVersionsRequest, *self._script]
+
     def _versions(self) -> ApiVersionsResponse:
         rows = [
             ApiVersion(
                 api_key=kind.api_key, min_version=kind.versions[0], max_version=kind.versions[1]
             )
-            for kind in (ApiVersionsRequest, *self._script)
+            for kind in self._kinds()
         ]
         return ApiVersionsResponse(error_code=0, api_keys=rows)
 

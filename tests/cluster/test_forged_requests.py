@@ -52,6 +52,8 @@ from tidelog.wire.messages.update_metadata import (
 
 MAX_INT = 2**31 - 1
 
+NOT_YET = {"controller_id": -1, "controller_epoch": -1}  # set by Forger.ask
+
 
 @dataclass
 class Forger:
@@ -92,7 +94,7 @@ class Forger:
             )
             for i, ((name, index), epoch) in enumerate(states.items(), 1)
         ]
-        request = LeaderAndIsrRequest(type=kind, topic_states=topics, live_leaders=[])
+        request = LeaderAndIsrRequest(**NOT_YET, type=kind, topic_states=topics, live_leaders=[])
         answer = self.ask(request, LeaderAndIsrResponse, 7)
         assert answer.error_code == 0
         codes = [row.error_code for topic in answer.topics for row in topic.partition_errors]
@@ -144,7 +146,9 @@ class Forger:
             )
             for broker_id, port in (self.ports if ports is None else ports).items()
         ]
-        request = UpdateMetadataRequest(type=kind, topic_states=states, live_brokers=brokers)
+        request = UpdateMetadataRequest(
+            **NOT_YET, type=kind, topic_states=states, live_brokers=brokers
+        )
         return int(self.ask(request, UpdateMetadataResponse, 8).error_code)
 
     def own_group(self, client: GroupClient) -> str:
@@ -204,14 +208,14 @@ def test_names_and_indexes(forger: Forger) -> None:
                 )
             ],
         )
-        request = StopReplicaRequest(topic_states=[topic])
+        request = StopReplicaRequest(**NOT_YET, topic_states=[topic])
         assert forger.ask(request, StopReplicaResponse, 4).error_code == 0
     assert files(forger.cluster) == before
     forger.obeys_the_controller()
 
 
 def test_a_controller_epoch_that_no_controller_has(forger: Forger) -> None:
-    request = StopReplicaRequest(topic_states=[])
+    request = StopReplicaRequest(**NOT_YET, topic_states=[])
     for epochs in ({"controller_epoch": MAX_INT}, {"controller_id": 77}):
         answer = forger.ask(request, StopReplicaResponse, 4, **epochs)
         assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -235,7 +239,9 @@ def test_logs_of_topics_that_exist(forger: Forger, how: str) -> None:
     if how == "StopReplica":
         row = StopReplicaPartitionState(partition_index=0, leader_epoch=-2, delete_partition=True)
         topic = StopReplicaTopicState(topic_name="mine", partition_states=[row])
-        answer = forger.ask(StopReplicaRequest(topic_states=[topic]), StopReplicaResponse, 4)
+        answer = forger.ask(
+            StopReplicaRequest(**NOT_YET, topic_states=[topic]), StopReplicaResponse, 4
+        )
         assert answer.partition_errors[0].error_code == ErrorCode.INVALID_REQUEST
     else:
         assert forger.leader_and_isr({}, FULL) == {}

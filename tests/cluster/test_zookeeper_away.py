@@ -128,9 +128,9 @@ def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
     server.process.send_signal(signal.SIGSTOP)
     try:
         create = create_request([NewTopic("hangs")])
-        delete = DeleteTopicsRequest(topic_names=["none"])
-        elect = ElectLeadersRequest(topic_partitions=None)
-        create.timeout_ms = delete.timeout_ms = elect.timeout_ms = 500
+        delete = DeleteTopicsRequest(topic_names=["none"], timeout_ms=500)
+        elect = ElectLeadersRequest(topic_partitions=None, timeout_ms=500)
+        create.timeout_ms = 500
         with RawClient(port, timeout=100) as client:
             made = client.call(create, CreateTopicsResponse, 7).topics[0]
             assert made.error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -363,13 +363,10 @@ def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
             old.create_topic(NewTopic("u", 1, 1)),
             old.delete_topic("t"),
             old.create_partitions("t", 5),
-            old.elect_leaders(None, unclean=True),
         ):
-            if attempt.__qualname__.endswith("elect_leaders"):
-                await attempt  # nothing to do, so nothing to write
-                continue
             with pytest.raises(BadVersion):
                 await attempt
+        await old.elect_leaders(None, unclean=True)  # nothing to do, so nothing to write
         assert await office.registry.topic("u") is None
         assert (await office.on_disk()).leader == 1
 

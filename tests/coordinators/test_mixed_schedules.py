@@ -69,6 +69,12 @@ class Client:
         if not self.busy:
             self.act()
 
+    def take(self, result):
+        raise NotImplementedError
+
+    def act(self):
+        raise NotImplementedError
+
 
 class NewClient(Client):
     def __init__(self, world):

@@ -83,11 +83,15 @@ class _LyingList(list):
 
 
 class _LyingBytes(bytes):
+    claims = 0
+
     def __len__(self):
         return self.claims
 
 
 class _LyingText(str):
+    claims = 0
+
     def encode(self):
         lying = _LyingBytes(super().encode())
         lying.claims = self.claims

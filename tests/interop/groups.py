@@ -108,6 +108,7 @@ class Groups:
     def __init__(self, broker: LocalBroker, topic: str, partitions: int) -> None:
         self.broker, self.topic, self.partitions = broker, topic, partitions
         self.members: list[Member] = []
+        self.values: list[Any] = []
         self._sent = 0
 
     def __enter__(self) -> Groups:

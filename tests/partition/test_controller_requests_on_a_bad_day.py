@@ -211,7 +211,7 @@ def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: No
         leader = world.replicas[2].partition
         assert leader is not None
         assert (leader.high_watermark, leader.log.end_offset) == (0, 1)
-        broker: Any = SimpleNamespace(
+        served: Any = SimpleNamespace(
             replicas=world.replicas[2].replicas, metadata=ClusterMetadata(), member=None
         )
 
@@ -220,7 +220,7 @@ def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: No
             topic = ListOffsetsTopic(name="t", partitions=[row])
             request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
             local = Request.local(REGISTRY[request.api_key], version)
-            answer = k02_list_offsets.list_offsets(broker, request, local)
+            answer: Any = k02_list_offsets.list_offsets(served, request, local)
             found = answer.topics[0].partitions[0]
             return found.error_code, found.offset
 

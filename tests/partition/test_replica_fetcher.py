@@ -67,7 +67,13 @@ class Follower:
 
 
 def row(code: ErrorCode) -> FetchResponse:
-    data = PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=None)
+    data = PartitionData(
+        partition_index=0,
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=None,
+    )
     topic = TopicData(topic_id=TOPIC.topic_id, partitions=[data])
     return FetchResponse(error_code=0, session_id=0, responses=[topic])
 

@@ -16,6 +16,7 @@ from tidelog.client import admin, cluster
 from tidelog.client import groups as asking
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
+from tidelog.topic_partition import TopicPartition as Partition
 from tidelog.wire.messages.join_group import JoinGroupResponse
 
 
@@ -382,7 +383,7 @@ def test_many_groups_are_described_with_few_questions(broker: LocalBroker, topic
     with Counting(broker.bootstrap) as counting:
         admin.create_topics(counting, [NewTopic(topic, 2)])
         for i, name in enumerate(names):
-            asking.set_offsets(counting, name, {cluster.TopicPartition(topic, i % 2): 0})
+            asking.set_offsets(counting, name, {Partition(topic, i % 2): 0})
         asked.clear()
         found = asking.describe_together(counting, [*names, "not-known"])
         assert len(asked) == 4
@@ -390,5 +391,5 @@ def test_many_groups_are_described_with_few_questions(broker: LocalBroker, topic
         for i, name in enumerate(names):
             view, committed = found[name]
             assert view == asking.describe_group(counting, name)
-            assert list(committed) == [cluster.TopicPartition(topic, i % 2)]
+            assert list(committed) == [Partition(topic, i % 2)]
             assert committed == asking.committed_offsets(counting, name)

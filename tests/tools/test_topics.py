@@ -67,12 +67,13 @@ class CountingCluster(Cluster):
 def test_many_topics_are_described_with_few_questions(broker: LocalBroker, topic: str) -> None:
     """With a question for each of a thousand topics it takes minutes."""
     names = [f"{topic}-{i:02d}" for i in range(60)]
-    with CountingCluster(broker.bootstrap) as cluster:
+    counting = CountingCluster(broker.bootstrap)
+    with counting as cluster:
         admin.create_topics(cluster, [NewTopic(name, 2) for name in names])
         views = list(cluster.topics(names).values())
-        cluster.asked = 0
+        counting.asked = 0
         answers = describing._ask(cluster, views, set())
-        assert cluster.asked < 12
+        assert counting.asked < 12
         told = {id(answer) for answer in answers.values()}
         assert len(told) == 1
         assert all(len(answers[name].configs[name]) > 20 for name in names)  # type: ignore[union-attr]

@@ -122,13 +122,13 @@ def test_an_unset_field_is_sent_with_its_default() -> None:
 
 def test_a_field_without_default_must_be_set() -> None:
     with pytest.raises(AttributeError, match="stays"):
-        encode(Aging(), 0)
+        encode(Aging(), 0)  # type: ignore[call-arg]
 
 
 def test_equality_is_by_value_and_type() -> None:
     assert Aging(stays=2) == Aging(old=7, stays=2, new=9)
     assert Aging(stays=2) != Aging(stays=3)
-    assert Aging(stays=2) != Node(stays=2)
+    assert Aging(stays=2) != Node(stays=2)  # type: ignore[call-arg]
     assert Listed(names=[]) == Listed(names=())  # the default of an array is a tuple
 
 

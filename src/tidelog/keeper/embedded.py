@@ -21,6 +21,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from tidelog import files
 from tidelog.files import write_atomically
@@ -70,7 +71,7 @@ class EmbeddedKeeper:
         self._child_watches: dict[str, set[Watch]] = defaultdict(set)
 
     @classmethod
-    def open(cls, path: str) -> EmbeddedKeeper:
+    def open(cls, path: str) -> Self:
         """Read the journal and take it for writing."""
         keeper = cls(path)
         try:

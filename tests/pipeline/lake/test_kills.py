@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pipeline.lake.checking import check
@@ -17,6 +18,7 @@ from support.filling import fill, make_topic
 from tidelog.pipeline.lake import load as loading
 from tidelog.pipeline.lake.files import LocalFiles, lock
 from tidelog.pipeline.lake.ledger import LOCK
+from tidelog.pipeline.lake.options import LoadOptions
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
 
@@ -64,15 +66,10 @@ def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles, **more:
     def run_tasks(spark: Any, name: str, rows: Any, work: Any, watch: Any) -> Any:
         return [work(row) for row in rows]
 
-    original, loading.run_tasks = loading.run_tasks, run_tasks
-    try:
-        options = loading.LoadOptions(
-            (topic,), str(lake), {"bootstrap.servers": bootstrap}, target_bytes=20_000, **more
-        )
-        with lock(lake / LOCK):
-            Here(options, files=files).run()
-    finally:
-        loading.run_tasks = original
+    client = {"bootstrap.servers": bootstrap}
+    options = LoadOptions((topic,), str(lake), client, target_bytes=20_000, **more)
+    with mock.patch.object(loading, "run_tasks", run_tasks), lock(lake / LOCK):
+        Here(options, files=files).run()
 
 
 def test_the_driver_dies_at_every_step(broker: LocalBroker, topic: str, lake: Path) -> None:

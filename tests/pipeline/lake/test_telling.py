@@ -29,7 +29,7 @@ class Lines:
 def test_the_line_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """One task that has not ended: its rows are told all the same, and the time left is real."""
     now = 100.0
-    monkeypatch.setattr(load_run.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     lines: Any = Lines()
     show = load_run.show_progress(lines)
     show(Progress(0, 10_000, 0, 1, 8.0))  # Spark starts its workers: no speed is made of that
