@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from support.log import SEED, generator
 from support.log_model import LogModel
+from support.memory_files import MemoryFiles
+
+from tidelog import files
 
 STEPS = 220
 ACTIONS = {
@@ -36,19 +39,34 @@ ACTIONS = {
 
 @pytest.mark.parametrize("schedule", range(16))
 def test_schedule(tmp_path: Path, schedule: int) -> None:
-    rng = generator("schedule", schedule)
-    model = LogModel(tmp_path / "t-0", rng)
+    model = LogModel(tmp_path / "t-0", generator("schedule", schedule))
+    run(model, ACTIONS, f"schedule {schedule}")
+
+
+def run(model: LogModel, actions: dict[str, int], name: str) -> None:
     done: list[str] = []
     try:
         for _ in range(STEPS):
-            (action,) = rng.choices(list(ACTIONS), list(ACTIONS.values()))
+            (action,) = model.rng.choices(list(actions), list(actions.values()))
             done.append(action)
             getattr(model, action)()
             model.check()
         model.check_everything()
     except BaseException as error:
-        error.add_note(f"seed {SEED}, schedule {schedule}, after {done}")
+        error.add_note(f"seed {SEED}, {name}, after {done}")
         raise
+
+
+POWER_CUTS = ACTIONS | {"truncate": 0, "truncate_and_flush": 2, "crash": 1, "power_cut": 4}
+
+
+@pytest.mark.parametrize("schedule", range(40))
+def test_power_cuts(schedule: int) -> None:
+    """The same on a file system in memory that loses what was not synced."""
+    rng = generator("power cuts", schedule)
+    with MemoryFiles().installed() as disk:
+        files.makedirs("/disk")
+        run(LogModel(Path("/disk/t-0"), rng, disk), POWER_CUTS, f"power cuts {schedule}")
 
 
 @pytest.mark.parametrize("only", ["crash", "clean_restart", "truncate", "retention"])

@@ -1,7 +1,8 @@
 """What the tests of the log share: small logs, batches, and what a directory should hold.
 
 ``read_segments`` and ``expected_indexes`` are written from the description of Kafka's
-files, not from tidelog's code: they are what the code is held to.
+files, not from tidelog import files
+from tidelog's code: they are what the code is held to.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog import files
 from tidelog.log.log import Appended, Log
 from tidelog.log.opening import open_log
 from tidelog.settings import LogConfig, Settings
@@ -98,7 +100,7 @@ class OnDisk:
 
 def read_segment(path: Path | str) -> list[OnDisk]:
     """The batches of one .log file."""
-    data = Path(path).read_bytes()
+    data = files.read_file(str(path))
     found, position = [], 0
     while position < len(data):
         base, length = struct.unpack_from(">qi", data, position)

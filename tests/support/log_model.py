@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.log import NOW, append, contents, log_config, make_batch, open_in, read_segment
+from support.memory_files import MemoryFiles
 
+from tidelog import files
 from tidelog.clock import FakeClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
@@ -44,8 +46,11 @@ class Sent:
 class LogModel:
     """Steps that do the same to a real log and to a list, and compare."""
 
-    def __init__(self, directory: Path, rng: random.Random) -> None:
+    def __init__(
+        self, directory: Path, rng: random.Random, disk: MemoryFiles | None = None
+    ) -> None:
         self.rng = rng
+        self.disk = disk
         self.directory = directory
         self.clock = FakeClock(NOW)
         self.config = log_config(
@@ -134,7 +139,7 @@ class LogModel:
 
     def read(self) -> None:
         """From any offset, any number of bytes: whole batches but for a cut tail."""
-        if self.start == self.end:
+        if not self.batches or self.batches[-1].last_offset < self.start:
             assert self.log.read(self.start, 1000, self.end, at_least_one=True) is None
             return
         offset = self.rng.randrange(self.start, self.end)
@@ -142,10 +147,10 @@ class LogModel:
         max_bytes = self.rng.choice((1, 61, 300, 2000, 1 << 20))
         whole = self.rng.random() < 0.5
         found = self.log.read(offset, max_bytes, visible, at_least_one=whole)
-        if offset >= visible:
+        wanted = [b for b in self.batches if b.last_offset >= offset and b.last_offset < visible]
+        if not wanted:
             assert found is None
             return
-        wanted = [b for b in self.batches if b.last_offset >= offset and b.last_offset < visible]
         first = len(wanted[0].data)
         if not whole and max_bytes < first:  # part of the first batch is of no use
             assert found is None
@@ -156,9 +161,11 @@ class LogModel:
         assert b"".join(b.data for b in wanted).startswith(data)
         assert first <= len(data) <= max(max_bytes, first)
         if len(data) < max_bytes:  # less than asked for only at the end of a file
-            ends = {segment.base_offset for segment in self.log.segments} | {visible}
-            last = max(b.last_offset for b in wanted[: self._count(wanted, data)])
-            assert last + 1 in ends or self.log.end_offset == visible
+            count = self._count(wanted, data)
+            last, bases = wanted[count - 1].last_offset, [s.base_offset for s in self.log.segments]
+            assert count == len(wanted) or any(
+                last < base <= wanted[count].base_offset for base in bases
+            )
 
     def _count(self, wanted: list[Written], data: bytes) -> int:
         count, size = 0, 0
@@ -195,9 +202,9 @@ class LogModel:
     def retention(self) -> None:
         config, now = self.config, self.clock.now_ms()
         size_before = self.log.size
-        files, _ = self.log.apply_retention(now)
-        for path in files:
-            os.unlink(path)
+        renamed, _ = self.log.apply_retention(now)
+        for path in renamed:
+            files.unlink(path)
         first = self.log.segments[0].base_offset
         dropped = [b for b in self.batches if b.last_offset < first]
         self.start = max(self.start, first)
@@ -222,23 +229,25 @@ class LogModel:
         self.log.truncate_to(offset)
         self._forget_after(offset)
 
+    def truncate_and_flush(self) -> None:
+        """Before that a power cut may bring back what was cut off; then it is cut off again."""
+        self.truncate()
+        self.flush()
+
     def _forget_after(self, offset: int) -> None:
         """Batches that reach ``offset`` are gone, and with them what their producers did."""
         self.batches = [b for b in self.batches if b.last_offset < offset]
         if offset < self.end:
             ends = [b.last_offset + 1 for b in self.batches]
-            self.end = max(ends, default=self.log.segments[0].base_offset)
+            self.end = max([*ends, self.log.active.base_offset])
         for producer_id, sent in list(self.producers.items()):
-            sent.batches = [b for b in sent.batches if b.last_offset < offset]
-            sent.known = min(1, len(sent.batches))
-            if not sent.batches:
+            count = sum(b.last_offset < offset for b in sent.batches)
+            if count:
+                self._continue(sent, count)
+            else:
                 del self.producers[producer_id]
-                continue
-            last = sent.batches[-1]
-            assert last.producer
-            count = last.last_offset - last.base_offset + 1
-            sent.epoch = last.producer[1]
-            sent.next_sequence = (last.producer[2] + count) & 0x7FFFFFFF
+        if self.disk:
+            self._ask_for_producers()
         self.start, self.flushed = min(self.start, self.end), min(self.flushed, self.end)
         self.log.high_watermark = self.log.end_offset
 
@@ -252,6 +261,8 @@ class LogModel:
     def clean_restart(self) -> None:
         self.log.close()
         self._reopen(clean=True)
+        if self.disk:
+            self._ask_for_producers()
         self.flushed = self.end
         assert self.log.recovery_point == self.end
 
@@ -264,11 +275,56 @@ class LogModel:
         self._forget_after(self.log.end_offset)
         self.flushed = self.log.recovery_point
 
+    def power_cut(self) -> None:
+        """Flushed records stay; of the others any batches do, and none that was never written.
+
+        Not only the last ones go: where a file that was not synced ends between two batches,
+        and the next segment is whole, nothing tells recovery that records are missing.
+        """
+        assert self.disk
+        self.disk.cut_power(os.path.dirname(str(self.directory)), self.rng)
+        self._reopen(clean=False, recovery_point=self.rng.randint(0, self.flushed))
+        assert self.flushed <= self.log.end_offset <= self.end
+        there = set(self.log.batches(self.start))
+        assert there <= {batch.data for batch in self.batches}
+        safe = [b for b in self.batches if self.start <= b.last_offset < self.flushed]
+        assert there >= {batch.data for batch in safe}
+        there.update(self.log.batches(self.log.segments[0].base_offset))  # deleted records too
+        self.batches = [b for b in self.batches if b.data in there]
+        self.end = self.flushed = self.log.end_offset
+        assert self.log.recovery_point == self.end
+        self._ask_for_producers()
+
+    def _ask_for_producers(self) -> None:
+        """Which batches of the producers the log knows: snapshots are not synced, and without
+        them it knows those that it still has."""
+        there = set(self.log.batches(self.start))
+        for producer_id, sent in list(self.producers.items()):
+            known = self.log.producers.producers.get(producer_id)
+            if known is None or not known.batches:
+                assert not any(b.data in there for b in sent.batches)
+                del self.producers[producer_id]
+                continue
+            offsets = [b.last_offset for b in sent.batches]
+            self._continue(sent, offsets.index(known.batches[-1].last_offset) + 1)
+
+    def _continue(self, sent: Sent, count: int) -> None:
+        """Of what a producer has sent the first ``count`` batches are in the log."""
+        sent.batches = sent.batches[:count]
+        sent.known = min(1, len(sent.batches))
+        last = sent.batches[-1]
+        assert last.producer
+        records = last.last_offset - last.base_offset + 1
+        sent.epoch = last.producer[1]
+        sent.next_sequence = (last.producer[2] + records) & 0x7FFFFFFF
+
     def _tear(self) -> None:
         newest = self.log.segments[-1]
         batches = read_segment(newest.path)
         kept = sum(batch.size for batch in batches if batch.last_offset < self.flushed)
-        os.truncate(newest.path, self.rng.randint(kept, newest.size))
+        fd = files.open(newest.path, os.O_RDWR)
+        files.ftruncate(fd, self.rng.randint(kept, newest.size))
+        files.close(fd)
 
     def _reopen(self, **how: object) -> None:
         start = self.start
@@ -284,14 +340,14 @@ class LogModel:
         log.check_invariants()
         assert (log.log_start_offset, log.end_offset) == (self.start, self.end)
         for segment in log.segments:
-            assert segment.size == os.stat(segment.path).st_size
-        expected = self.batches[-1].data if self.batches else b""
-        if expected and self.start < self.end:
-            assert list(log.batches(self.end - 1)) == [expected]
+            assert segment.size == files.size(segment.path)
+        newest = self.batches[-1] if self.batches else None
+        if newest and newest.last_offset == self.end - 1 >= self.start:
+            assert list(log.batches(self.end - 1)) == [newest.data]
 
     def check_everything(self) -> None:
         assert contents(self.log) == self._records()
-        names = {path.name.partition(".")[2] for path in self.directory.iterdir()}
+        names = {name.partition(".")[2] for name in files.listdir(str(self.directory))}
         assert names <= {"log", "index", "timeindex", "snapshot", ""}
         for producer_id, sent in self.producers.items():
             if sent.known:

@@ -433,8 +433,9 @@ class Log:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is above the high watermark {self.high_watermark}",
             )
+        # The recovery point stays: after a power cut recovery begins at one that may be older than
+        # the new start, and must not meet a segment that no flush has written.
         self.log_start_offset = offset
-        self.recovery_point = max(self.recovery_point, offset)
         if self.epochs.truncate_from_start(offset):
             try:
                 self.epochs.save(self.directory, sync=False)
@@ -461,6 +462,7 @@ class Log:
         doomed = self.segments[:count]
         self.advance_start(self.segments[count].base_offset)
         self._set_segments(list(self.segments[count:]))
+        self._unsynced_names = True  # else a power cut after the next flush brings them back
         renamed = [path for segment in doomed for path in segment.rename_deleted()]
         for segment in doomed:
             segment.release()
@@ -488,7 +490,8 @@ class Log:
         dropped = self.segments[len(keep) :]
         if not keep:  # older than all there is: start anew
             keep = [Segment(self.directory, offset, create=True)]
-            self._unsynced_names = True
+        # A power cut after the next flush must not bring a dropped segment back.
+        self._unsynced_names |= bool(dropped)
         for segment in dropped:
             for path in segment.files:
                 remove(path)

@@ -78,7 +78,6 @@ def open_log(
     result.log_start_offset = min(start, result.end_offset)
     result.high_watermark = max(result.log_start_offset, 0)
     result.recovery_point = result.end_offset if clean else min(recovery_point, result.end_offset)
-    result.recovery_point = max(result.recovery_point, result.log_start_offset)
     result.epochs = _load_epochs(directory, segments, result, found_epochs)
     result.producers = _load_producers(directory, segments, result.end_offset)
     if clean:
