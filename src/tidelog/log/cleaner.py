@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -140,7 +139,7 @@ class Throttle:
         self._bytes += count
         ahead = self._bytes / self._rate - (self._clock.monotonic() - self._start)
         if ahead > 0.01:
-            time.sleep(ahead)
+            self._clock.sleep(ahead)
 
 
 class Chunk(NamedTuple):
