@@ -30,12 +30,16 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Spark comes first.
+    """What needs Spark comes first; what is slow is skipped without --clients.
 
-    pytest-xdist gives each of two workers one half, and who is done takes from the end of the
-    other's: so one worker has all of this, and the only session, while the other waits for
-    clusters.
+    pytest-xdist gives each of two workers one half, and the first that is done takes from the
+    end of the other's: so one worker has all of Spark, and the only session, while the other
+    waits for clusters.
     """
+    if not os.environ.get("TIDELOG_CLIENTS"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: only with ./dev test --clients"))
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in with_spark)
 

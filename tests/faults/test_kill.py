@@ -7,7 +7,7 @@ from support.raw_client import RawClient, batch_of
 
 from tidelog.testing import LocalBroker
 
-KILLS = 12
+KILLS = 8
 
 
 def test_kill_9_under_load_loses_nothing(tmp_path):

@@ -36,7 +36,7 @@ from tidelog.wire.messages.metadata import (
     MetadataResponse,
 )
 
-REQUESTS = 30_000
+REQUESTS = 20_000
 
 
 def test_mutated_requests_never_hurt(monkeypatch):

@@ -4,8 +4,6 @@ kafkajs commits -1 or -2 where it wants the end or the beginning, and finds out 
 that is.
 """
 
-import os
-
 import pytest
 from interop.groups import Groups
 from interop.kafkajs_driver import kafkajs
@@ -14,7 +12,6 @@ from support.waiting import until
 
 pytestmark = [needs_kafkajs, pytest.mark.timeout(300)]
 RECORDS = 5
-SLOW = "only with ./dev test --clients: kafkajs takes eight seconds to set an offset"
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ def test_a_seek_before_the_first_record(groups, topic):
     assert member.values == groups.values[3:]
 
 
-@pytest.mark.skipif(not os.environ.get("TIDELOG_CLIENTS"), reason=SLOW)
+@pytest.mark.slow  # kafkajs takes eight seconds to set an offset
 def test_reset_offsets(groups, topic):
     def set_to(offset):
         place = {"partition": 0, "offset": offset}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,10 +11,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from tidelog.testing import LocalBroker
 
-# Not by a module of tests: Spark imports this one, for the class, where there are no others.
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("TIDELOG_CLIENTS"), reason="only with --clients: slow"
-)
+pytestmark = pytest.mark.slow
 
 
 class Count(StatefulProcessor):

@@ -52,6 +52,7 @@ def drive(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # four JVMs and a few Python processes start
 def test_the_package_is_sent_to_executors_and_works_there(
     cluster, broker: LocalBroker, topic: str, tmp_path: Path

@@ -78,6 +78,27 @@ def all_cases() -> list[tuple[type[Message], int]]:
     return [(cls, v) for cls in all_messages() for v in range(cls.versions[0], cls.versions[1] + 1)]
 
 
+def all_layouts() -> list[tuple[type[Message], int]]:
+    """Of versions that look alike on the wire only the first: the rest compile to the same."""
+    first: dict[object, tuple[type[Message], int]] = {}
+    for cls, version in all_cases():
+        first.setdefault((cls, version >= cls.flexible, _layout(cls, version)), (cls, version))
+    return list(first.values())
+
+
+def _layout(cls: type[Struct], version: int) -> tuple[object, ...]:
+    fields = []
+    for name, kind in _types_of(cls).items():
+        spec = cls._fields[name]
+        if spec.in_version(version):
+            leaf = kind
+            while leaf.item:
+                leaf = leaf.item
+            inner = _layout(leaf.struct, version) if leaf.struct else leaf.primitive
+            fields.append((name, spec.tag, kind.nullable and version >= spec.nullable_since, inner))
+    return tuple(fields)
+
+
 def case_id(cls: type[Message], version: int) -> str:
     return f"{cls.__name__}-v{version}"
 

@@ -11,6 +11,7 @@ import pytest
 from support.cli import run, spawn
 
 
+@pytest.mark.slow
 def test_the_demo_tells_what_happened_and_leaves_nothing() -> None:
     process = spawn("demo", "--events", "500", "--seed", "1", "--spark", bootstrap="")
     out, err = process.communicate(timeout=280)

@@ -19,7 +19,7 @@ from tidelog.wire.compiler import decode, encode
 from tidelog.wire.messages.api_versions import ApiVersionsResponse
 from tidelog.wire.schema import ZERO_UUID, Message, Struct
 
-INSTANCES = 60
+INSTANCES = 40
 
 # ExplainGroup is tidelog's own; kafka-python does not speak the protocol of KIP-848.
 NOT_IN_KAFKA_PYTHON = gaps(

@@ -22,7 +22,7 @@ from support.messages import SEED, all_cases, case_id, gaps, instances, params
 from tidelog.wire.compiler import decode, encode
 from tidelog.wire.schema import ZERO_UUID, Message, Struct
 
-INSTANCES = 60
+INSTANCES = 40
 
 # kio follows Kafka 4, which dropped these.  They are declared only because librdkafka
 # before 2.11.1 does not compress unless the broker announces them (KAFKA-18659).

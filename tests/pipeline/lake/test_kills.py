@@ -105,6 +105,7 @@ def test_the_driver_dies_at_every_step(broker: LocalBroker, topic: str, lake: Pa
     assert verify(lake).ok
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kill_9_of_a_real_load(
     broker: LocalBroker, topic: str, lake: Path, loads: Callable[..., Any]

@@ -44,7 +44,7 @@ print(json.dumps([java, *told]))
 """
 
 
-@pytest.mark.skipif(not os.environ.get("TIDELOG_CLIENTS"), reason="only with --clients: slow")
+@pytest.mark.slow
 def test_another_python_and_a_jvm_that_was_killed(
     broker: LocalBroker, filled: Callable[..., str], tmp_path: Path
 ) -> None:
