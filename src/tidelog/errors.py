@@ -1,6 +1,6 @@
 """Kafka's error table, and the one exception that carries a row of it.
 
-A handler raises :class:`ApiError`; ``dispatch`` is the only place that turns an
+A handler raises :class:`ApiError`; ``broker/dispatch.py`` is the only place that turns an
 exception into a code on the wire.  The message says what the user should do next.
 """
 

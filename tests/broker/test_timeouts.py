@@ -12,6 +12,7 @@ import pytest
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.clock import FakeClock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.wire.messages.delete_topics import DeletableTopicResult
 
 _LONG = 600_000  # ms
 
@@ -70,24 +71,23 @@ def test_what_takes_too_long_goes_on() -> None:
 
 
 def test_what_has_not_begun_when_the_time_is_up_does_not_begin() -> None:
-    begun: list[int] = []
+    begun: list[str] = []
 
-    async def go() -> list[str]:
+    async def go() -> list[DeletableTopicResult]:
         broker: Any = SimpleNamespace(member=True, clock=FakeClock())
         until = deadline(broker, 1_000)
 
-        async def work(row: int) -> str:
-            try:
-                return await in_time(broker, late(row), until)
-            except ApiError as error:
-                return error.code.name
+        async def work(name: str) -> DeletableTopicResult:
+            return await in_time(broker, late(name), until)
 
-        async def late(row: int) -> str:
-            begun.append(row)
-            return "done"
+        async def late(name: str) -> DeletableTopicResult:
+            begun.append(name)
+            return DeletableTopicResult(name=name, error_code=0)
 
         broker.clock.advance(1_000)
-        return await for_each(range(2_500), work)
+        return await for_each(map(str, range(2_500)), work, DeletableTopicResult)
 
-    assert asyncio.run(go()) == ["REQUEST_TIMED_OUT"] * 2_500
+    results = asyncio.run(go())
+    assert [row.name for row in results] == [str(number) for number in range(2_500)]
+    assert {row.error_code for row in results} == {ErrorCode.REQUEST_TIMED_OUT}
     assert not begun

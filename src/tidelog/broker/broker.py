@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from tidelog import files
 from tidelog.broker import handlers
 from tidelog.broker.connection import Connection
-from tidelog.broker.registry import REGISTRY
-from tidelog.broker.request import Request
+from tidelog.broker.dispatch import serve_own
 from tidelog.broker.server import Server
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
@@ -501,11 +500,7 @@ class Broker:
         assert isinstance(self.controller, ClusterAdmin)
         if self.member.controller is None:
             return await self.controller.ask(request, answer, version)
-        api = REGISTRY[request.api_key]
-        assert api.handler is not None
-        result = api.handler(self, request, Request.local(api, version))
-        assert result is not None
-        response = result if isinstance(result, Message) else await result
+        response = await serve_own(self, request, version)
         assert isinstance(response, answer)
         return response
 

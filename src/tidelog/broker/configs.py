@@ -6,13 +6,12 @@ broker's dynamic setting, all brokers' dynamic setting, the file or ``--set``, t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.keeper.keeper import KeeperError
 from tidelog.keeper.paths import DEFAULT_ENTITY
 from tidelog.metadata import TopicInfo
 from tidelog.settings import (
@@ -211,27 +210,3 @@ async def replace_config(
         await broker.controller.set_group_config(name, config)
     else:
         await broker.controller.set_broker_config(_entity(broker, name), config)
-
-
-class Resource(Protocol):
-    """Something with settings, as a request names it."""
-
-    resource_type: int
-    resource_name: str
-
-
-async def outcome(resource: Resource, change: Awaitable[None], row: Callable[..., R]) -> R:
-    """How a change of settings has ended, as the row of an answer."""
-    code, message = ErrorCode.NONE, None
-    try:
-        await change
-    except ApiError as error:
-        code, message = error.code, error.message
-    except (KeeperError, OSError) as error:
-        code, message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return row(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )

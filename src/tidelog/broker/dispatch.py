@@ -1,16 +1,21 @@
-"""The way from a frame to its handler, and from there to the answer."""
+"""The way from a frame to its handler, and from there to the answer.
+
+Here, and only here, an exception becomes an answer: the message's own, with the code.  Handlers
+raise; only what fails for one row of a request is theirs (``failures.failed_row``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.connection import Connection
-from tidelog.broker.registry import HOT, REGISTRY
+from tidelog.broker.failures import code_of
+from tidelog.broker.registry import HOT, REGISTRY, Api
 from tidelog.broker.request import Request
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import API_VERSIONS_KEY, REQUEST_PREFIX, encode_response, skip_tags
 from tidelog.wire.primitives import ProtocolError
@@ -18,8 +23,6 @@ from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-
-log = logging.getLogger(__name__)
 
 _unpack_prefix, _PREFIX_SIZE = REQUEST_PREFIX.unpack_from, REQUEST_PREFIX.size
 _CORRELATION = struct.Struct(">ii")  # frame size, correlation id
@@ -46,45 +49,68 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
     except struct.error:
         raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
     start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
-    hot = HOT.get((key, version))
-    if hot is not None and start < len(data) and data[start] == 0:
-        hot.raw(broker, Request(connection, hot, version, correlation_id, data, start + 1))  # type: ignore[misc]
-        return
-    found = REGISTRY.get(key)
-    if found is None:
-        raise ProtocolError(f"there is no API with key {key}")
-    if version > found.versions[1] or version < found.announce_from:
-        if key != API_VERSIONS_KEY:
-            low, high = found.versions
-            raise ProtocolError(f"{found.name} v{version} is not served, only v{low} to v{high}")
-    elif version >= found.request.flexible:
-        try:
+    api = HOT.get((key, version))
+    if api is not None and start < len(data) and data[start] == 0:
+        start += 1
+    else:
+        api = REGISTRY.get(key)
+        if api is None:
+            raise ProtocolError(f"there is no API with key {key}")
+        if not api.announce_from <= version <= api.versions[1]:
+            _refuse_version(connection, api, version, correlation_id, data)
+            return
+        if version >= api.request.flexible and start < len(data):
             start = skip_tags(data, start)
-        except IndexError:
-            raise ProtocolError(f"{found.name} v{version} has no complete header") from None
-    if start > len(data):
-        raise ProtocolError(f"{found.name} v{version} has no complete header")
-    request = Request(connection, found, version, correlation_id, data, start)
-    if found.raw is not None:
-        found.raw(broker, request)
+        if start > len(data):
+            raise ProtocolError(f"{api.name} v{version} has no complete header")
+    request = Request(connection, api, version, correlation_id, data, start)
+    if api.raw is None:
+        _serve(broker, request)
         return
-    assert found.handler is not None
+    try:
+        api.raw(broker, request)
+    except ProtocolError:
+        raise  # it cannot be decoded
+    except Exception as error:
+        request.message, _ = decoder(api.request, version)(data, start)
+        request.fail(error)
+
+
+def _refuse_version(
+    connection: Connection, api: Api, version: int, correlation_id: int, data: memoryview
+) -> None:
+    if api.key != API_VERSIONS_KEY:
+        low, high = api.versions
+        raise ProtocolError(f"{api.name} v{version} is not served, only v{low} to v{high}")
+    request = Request(connection, api, 0, correlation_id, data, 0)  # every client reads v0
+    request.message = api.request()
+    request.fail(ApiError(ErrorCode.UNSUPPORTED_VERSION))
+
+
+def _serve(broker: Broker, request: Request) -> None:
+    api, version, data = request.api, request.version, request.data
     cache_key = None
-    if found.cached:
+    if api.cached:
+        connection = request.connection
         address = (connection.local_host, connection.local_port)
-        cache_key = (key, version, address, bytes(data[start:]))
+        cache_key = (api.key, version, address, bytes(data[request.start :]))
         known = broker.answers.get(cache_key)
         if known is not None:
-            request.send([_CORRELATION.pack(len(known) + 4, correlation_id), known])
+            request.send([_CORRELATION.pack(len(known) + 4, request.correlation_id), known])
             return
-    message, _ = decoder(found.request, version)(data, start)
-    answer = found.handler(broker, message, request)
-    if isinstance(answer, Message):
-        encoded = encode_response(answer, version, correlation_id)
-        if cache_key is not None:
-            broker.keep_answer(cache_key, encoded[8:], len(data) + len(encoded))
-        request.send([encoded])
-    elif answer is not None:
+    request.message, _ = decoder(api.request, version)(data, request.start)
+    try:
+        answer = api.handler(broker, request.message, request)  # type: ignore[misc]
+        if isinstance(answer, Message):
+            encoded = encode_response(answer, version, request.correlation_id)
+            if cache_key is not None:
+                broker.keep_answer(cache_key, encoded[8:], len(data) + len(encoded))
+            request.send([encoded])
+            return
+    except Exception as error:
+        request.fail(error)
+        return
+    if answer is not None:
         request.defer()
         task = broker.spawn(_answer_later(answer, request))
         # If we stop before the task has begun, the answer was never awaited.
@@ -96,14 +122,23 @@ def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
 async def _answer_later(answer: Coroutine[Any, Any, Message], request: Request) -> None:
     try:
         message = await answer
-        args = message, request.version, request.correlation_id
         if request.api.large_answer:
-            encoded = await asyncio.to_thread(encode_response, *args)
+            arguments = message, request.version, request.correlation_id
+            request.send([await asyncio.to_thread(encode_response, *arguments)])
         else:
-            encoded = encode_response(*args)
-    except Exception:
-        # A handler turns what it expects into codes; this is a bug of ours.
-        log.exception("%s v%d failed", request.api.name, request.version)
-        request.connection.close("internal error")
-        return
-    request.send([encoded])
+            request.reply(message)
+    except Exception as error:
+        request.fail(error)
+
+
+async def serve_own(broker: Broker, message: Message, version: int) -> Message:
+    """The answer to a request of this broker to itself."""
+    api = REGISTRY[message.api_key]
+    try:
+        answer = api.handler(broker, message, Request.local(api, version))  # type: ignore[misc]
+        assert answer is not None, "an API that brokers use answers by itself"
+        return answer if isinstance(answer, Message) else await answer
+    except Exception as error:
+        failed = api.failed(message, version, *code_of(error, api.name))
+        assert failed is not None
+        return failed

@@ -14,10 +14,14 @@ when the answer is known.  Produce and Fetch decode the frame by themselves (``@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidelog.broker.failures import failed_answer
+from tidelog.errors import ErrorCode
 from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 Answer = Message | Coroutine[Any, Any, Message] | None
 Handler = Callable[["Broker", Any, "Request"], Answer]
 RawHandler = Callable[["Broker", "Request"], None]
+# Makes the answer to a request that failed: message, version, code, text.  None if the client
+# waits for none: it finds the connection closed.
+Failed = Callable[[Any, int, ErrorCode, str | None], Message | None]
 H = TypeVar("H", bound=Handler)
 R = TypeVar("R", bound=RawHandler)
 
@@ -45,8 +52,10 @@ class Api:
     versions: tuple[int, int]
     announce_from: int  # the lowest version that ApiVersions announces
     request: type[Message]
+    response: type[Message]
     handler: Handler | None
     raw: RawHandler | None
+    failed: Failed
     summary: str
     cached: bool  # an answer given at once is good until the cluster changes
     large: bool  # may be as long as socket.request.max.bytes allows
@@ -63,11 +72,14 @@ def api(
     request: type[Message],
     versions: tuple[int, int],
     *,
+    failed: Failed | None = None,
     cached: bool = False,
     large: bool = False,
     large_answer: bool = False,
 ) -> Callable[[H], H]:
     """Declare the handler of an API.
+
+    ``failed``: the answer when the handler raises, where it does not follow from the schema.
 
     ``cached``: an answer given at once (not as a coroutine) depends only on the request, on
     the cluster's metadata and on the address that the client used; it is kept as bytes.
@@ -80,6 +92,7 @@ def api(
             versions,
             versions[0],
             handler=handler,
+            failed=failed,
             cached=cached,
             large=large,
             large_answer=large_answer,
@@ -94,13 +107,14 @@ def raw_api(
     versions: tuple[int, int],
     announce_from: int | None = None,
     *,
+    failed: Failed | None = None,
     large: bool = False,
 ) -> Callable[[R], R]:
     """Declare a handler that decodes the frame by itself."""
 
     def register(handler: R) -> R:
         lowest = versions[0] if announce_from is None else announce_from
-        _add(request, versions, lowest, raw=handler, large=large)
+        _add(request, versions, lowest, raw=handler, failed=failed, large=large)
         return handler
 
     return register
@@ -113,20 +127,25 @@ def _add(
     *,
     handler: Handler | None = None,
     raw: RawHandler | None = None,
+    failed: Failed | None = None,
     cached: bool = False,
     large: bool = False,
     large_answer: bool = False,
 ) -> None:
     key = request.api_key
     assert key not in REGISTRY, f"API {key} is declared twice"
+    name = request.__name__.removesuffix("Request")
+    response: type[Message] = getattr(sys.modules[request.__module__], f"{name}Response")
     declared = Api(
         key=key,
-        name=request.__name__.removesuffix("Request"),
+        name=name,
         versions=versions,
         announce_from=announce_from,
         request=request,
+        response=response,
         handler=handler,
         raw=raw,
+        failed=failed or partial(failed_answer, response),
         summary=(inspect.getdoc(handler or raw) or "").partition("\n")[0],
         cached=cached,
         large=large,

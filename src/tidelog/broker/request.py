@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Chunk, Connection, Pending
+from tidelog.broker.failures import code_of
+from tidelog.errors import ErrorCode
 from tidelog.wire.frame import REQUEST_PREFIX, encode_response
 from tidelog.wire.schema import Message
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from tidelog.broker.registry import Api
 
 _LONGEST_CLIENT_ID = 1000  # it goes into records and answers, where a string has 32767 bytes
+
+# Errors that the operator should know of, not only the client.
+_FOR_THE_OPERATOR = {ErrorCode.GROUP_MAX_SIZE_REACHED: "group memory"}
 
 
 class Request:
@@ -30,6 +35,7 @@ class Request:
         "connection",
         "correlation_id",
         "data",
+        "message",
         "start",
         "version",
     )
@@ -49,6 +55,7 @@ class Request:
         self.correlation_id = correlation_id
         self.data = data  # the frame; after ``defer`` its header
         self.start = start  # where the message begins, after the header
+        self.message: Message  # unless the handler decodes it by itself
         self.answered = False
         self._pending: Pending | None = None
 
@@ -86,7 +93,31 @@ class Request:
 
     def reply(self, message: Message) -> None:
         """Answer, now or in the place that was kept."""
-        self.send([encode_response(message, self.version, self.correlation_id)])
+        try:
+            encoded = encode_response(message, self.version, self.correlation_id)
+        except Exception as error:
+            self.fail(error)
+            return
+        self.send([encoded])
+
+    def fail(self, error: Exception) -> None:
+        """Answer with the code of an error."""
+        api, version = self.api, self.version
+        code, text = code_of(error, f"{self.connection.peer}: {api.name} v{version}")
+        if self.answered:
+            return
+        message = self.message
+        if code in _FOR_THE_OPERATOR:
+            group = getattr(message, "group_id", "")[:100]
+            self.connection.server.complain(
+                _FOR_THE_OPERATOR[code],
+                f"{self.connection.peer}: group {group!r}: {text}; refused",
+            )
+        answer = api.failed(message, version, code, text)
+        if answer is None:
+            self.connection.hang_up(f"a {api.name} that gets no answer failed")
+        else:
+            self.send([encode_response(answer, version, self.correlation_id)])
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Answer with an encoded message."""

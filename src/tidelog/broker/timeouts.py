@@ -7,14 +7,17 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidelog.broker.failures import failed_row
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
+from tidelog.wire.schema import Struct
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S", bound=Struct)
 
 _ROWS_AT_A_TIME = 1_000
 
@@ -27,15 +30,27 @@ def deadline(broker: Broker, timeout_ms: int) -> float | None:
     return broker.clock.monotonic() + timeout_ms / 1000
 
 
-async def for_each(rows: Iterable[R], work: Callable[[R], Coroutine[Any, Any, T]]) -> list[T]:
-    """Do ``work`` for the rows of a request, a limited number at a time.
+async def for_each(
+    asked: Iterable[R],
+    work: Callable[[R], Coroutine[Any, Any, S]],
+    row: type[S],
+    at_a_time: int = _ROWS_AT_A_TIME,
+) -> list[S]:
+    """The rows of an answer: do ``work`` for each row of the request, a limited number at a time.
 
     A request of a few kilobytes may name thousands of topics, and each takes memory while it
-    waits for the controller.
+    waits for the controller.  An error is this row's only.
     """
-    rest, done = iter(rows), list[T]()
-    while part := list(islice(rest, _ROWS_AT_A_TIME)):
-        done += await asyncio.gather(*map(work, part))
+
+    async def answer(one: R) -> S:
+        try:
+            return await work(one)
+        except Exception as error:
+            return failed_row(row, one, error)
+
+    rest, done = iter(asked), list[S]()
+    while batch := list(islice(rest, at_a_time)):
+        done += await asyncio.gather(*map(answer, batch))
     return done
 
 

@@ -21,10 +21,10 @@ the connection's next requests wait: what a client sends is appended in the orde
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Pending
+from tidelog.broker.failures import code_of, failed_answer
 from tidelog.broker.registry import raw_api
 from tidelog.broker.request import Request
 from tidelog.broker.tracing import printable
@@ -40,18 +40,24 @@ from tidelog.wire.hot import (
     encode_one_produced,
     encode_produce_response,
 )
-from tidelog.wire.messages.produce import ProduceRequest
+from tidelog.wire.messages.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-
-log = logging.getLogger(__name__)
 
 _WITH_ANSWER = (1, ALL_ACKS)
 _FIRST_MAGIC_2 = 3
 
 
-@raw_api(ProduceRequest, versions=(3, 13), announce_from=0, large=True)
+def _failed(
+    message: ProduceRequest, version: int, code: ErrorCode, text: str | None
+) -> ProduceResponse | None:
+    if message.acks == 0:
+        return None
+    return failed_answer(ProduceResponse, message, version, code, text)
+
+
+@raw_api(ProduceRequest, versions=(3, 13), announce_from=0, failed=_failed, large=True)
 def produce(broker: Broker, request: Request) -> None:
     """Append record batches."""
     data, start, version = request.data, request.start, request.version
@@ -96,7 +102,7 @@ def produce(broker: Broker, request: Request) -> None:
         partitions[:] = [
             (index, records and memoryview(bytearray(records))) for index, records in partitions
         ]
-    _Deferred(broker, request, acks, timeout_ms).append_later(work, job, waiting)
+    _Deferred(broker, request, acks, timeout_ms).append_later(rows, work, job, waiting)
 
 
 def _warn_of_old_producer(broker: Broker, request: Request, acks: int) -> None:
@@ -157,19 +163,23 @@ class _Deferred(Pending):
         self._delayed = DelayedProduce(results, waiting, self._timeout_ms, self._encode)
         self.connection.park(self)
 
-    def append_later(self, work: Work[Results], job: Job, waiting: Waiting) -> None:
+    def append_later(
+        self, rows: ProduceRows, work: Work[Results], job: Job, waiting: Waiting
+    ) -> None:
         """Append batches that the worker process opens; the next request waits for them."""
         self.blocking = True
-        self._task = self._spawn(self._append(work, job, waiting))
+        self._task = self._spawn(self._append(rows, work, job, waiting))
         self.connection.park(self)
 
-    async def _append(self, work: Work[Results], job: Job, waiting: Waiting) -> None:
+    async def _append(
+        self, rows: ProduceRows, work: Work[Results], job: Job, waiting: Waiting
+    ) -> None:
         try:
             results = await self._offload.finish(work, job)
-        except Exception:
-            log.exception("%s: a Produce failed", self.connection.peer)
-            self.connection.close("internal error")
-            return
+        except Exception as error:
+            code, _ = code_of(error, f"{self.connection.peer}: Produce v{self._version}")
+            results = _refuse(rows, code)
+            waiting.clear()
         if self._acks == 0:
             if failed(results):
                 self.connection.hang_up("a Produce with acks=0 failed")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from tidelog.broker.connection import Pending
 from tidelog.broker.registry import raw_api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError
 from tidelog.partition.reading import Fetch
 from tidelog.wire.hot import decode_fetch, encode_fetch_response
 from tidelog.wire.messages.fetch import FetchRequest
@@ -35,14 +34,9 @@ def fetch(broker: Broker, request: Request) -> None:
     """Read record batches; waits for new ones if asked to."""
     version, correlation_id = request.version, request.correlation_id
     message = decode_fetch(request.data, request.start, version)
-    try:
-        work = broker.reader.fetch(
-            message, by_id=version >= _FIRST_TOPIC_ID, leader_only=version < _FIRST_FROM_FOLLOWERS
-        )
-    except ApiError as error:
-        answer = encode_fetch_response(version, correlation_id, error.code, 0, [])
-        request.connection.reply(answer)  # type: ignore[arg-type]
-        return
+    work = broker.reader.fetch(
+        message, by_id=version >= _FIRST_TOPIC_ID, leader_only=version < _FIRST_FROM_FOLLOWERS
+    )
     if work.read():
         answer = encode_fetch_response(version, correlation_id, 0, *work.answer())
         request.connection.reply(answer)  # type: ignore[arg-type]

@@ -16,10 +16,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker import authorized_operations
+from tidelog.broker.failures import code_of
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.keeper.keeper import KeeperError
 from tidelog.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicInfo
 from tidelog.new_topic import NewTopic
 from tidelog.topic_partition import check_name
@@ -79,11 +79,10 @@ async def _create(
                 await broker.groups.create_topic()  # with other settings than the usual
             elif name not in INTERNAL_TOPICS:
                 await broker.controller.create_topic(NewTopic(name))
-        except ApiError as error:
-            late = error.code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
-            errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if late else error.code
-        except (KeeperError, OSError):
-            errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+        except Exception as error:
+            code, _ = code_of(error, f"the creation of topic {name}")
+            late = code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
+            errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if late else code
         await asyncio.sleep(0)  # others have their turn between two topics
     topics = []
     for row in wanted:

@@ -26,14 +26,11 @@ async def controlled_shutdown(
 ) -> ControlledShutdownResponse:
     """Move the leaders of a broker that stops."""
     member = broker.member
-    try:
-        if member is None or member.controller is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        left = await member.govern(
-            member.controller.controlled_shutdown(message.broker_id, message.broker_epoch)
-        )
-    except ApiError as error:
-        return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])
+    if member is None or member.controller is None:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    left = await member.govern(
+        member.controller.controlled_shutdown(message.broker_id, message.broker_epoch)
+    )
     return ControlledShutdownResponse(
         error_code=0,
         remaining_partitions=[

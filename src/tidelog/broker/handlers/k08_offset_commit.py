@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.service import Codes, CommitRow
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ErrorCode
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -46,24 +46,20 @@ def offset_commit(broker: Broker, message: OffsetCommitRequest, request: Request
         for name, row in named
         for part in row.partitions
     ]
-    by_id = request.version >= _BY_ID
     outsider = ""
     if not message.member_id:
         outsider = f"client {request.client_id!r} at {request.connection.peer_host}"
-    try:
-        broker.groups.commit(
-            message.group_id,
-            message.member_id,
-            message.group_instance_id,
-            message.generation_id_or_member_epoch,
-            request.version,
-            rows,
-            message.retention_time_ms,
-            lambda codes: request.reply(_response(named, codes, by_id)),
-            outsider,
-        )
-    except ApiError as error:
-        request.reply(_response(named, {(row[0], row[1]): error.code for row in rows}, by_id))
+    broker.groups.commit(
+        message.group_id,
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id_or_member_epoch,
+        request.version,
+        rows,
+        message.retention_time_ms,
+        lambda codes: request.reply(_response(named, codes, request.version >= _BY_ID)),
+        outsider,
+    )
 
 
 def _response(

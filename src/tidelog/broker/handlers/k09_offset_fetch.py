@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.failures import answer_row
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets
@@ -36,7 +38,7 @@ from tidelog.wire.schema import ZERO_UUID
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-_GROUP_ERROR, _MANY, _EPOCH, _BY_ID = 2, 8, 9, 10
+_MANY, _EPOCH, _BY_ID = 8, 9, 10
 _NOTHING = Committed(-1, -1, "", -1)
 
 # Topic, and for each partition what is committed, or an error.
@@ -70,22 +72,16 @@ def _answer(
     broker: Broker, message: OffsetFetchRequest, version: int, codes: Codes
 ) -> OffsetFetchResponse:
     if version >= _MANY:
-        stable = message.require_stable
-        groups = [_group(broker, group, version, codes, stable) for group in message.groups]
-        return OffsetFetchResponse(groups=groups)
+        work = partial(_group, broker, version, codes, message.require_stable)
+        return OffsetFetchResponse(
+            groups=[answer_row(OffsetFetchResponseGroup, group, work) for group in message.groups]
+        )
     wanted = None
     if message.topics is not None:
         wanted = [(row.name, row.partition_indexes) for row in message.topics]
-    code = ErrorCode.NONE
-    try:
-        rows = _rows(broker, message.group_id, codes, wanted, message.require_stable)
-    except ApiError as error:
-        code = error.code
-        rows = [
-            (name, [(index, _NOTHING, code) for index in indexes]) for name, indexes in wanted or ()
-        ]
+    rows = _rows(broker, message.group_id, codes, wanted, message.require_stable)
     return OffsetFetchResponse(
-        error_code=code if version >= _GROUP_ERROR else 0,
+        error_code=0,
         topics=[
             OffsetFetchResponseTopic(
                 name=topic,
@@ -134,10 +130,10 @@ def _look_up(
 
 def _group(
     broker: Broker,
-    group: OffsetFetchRequestGroup,
     version: int,
     codes: Codes,
     require_stable: bool,
+    group: OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup:
     names, topics = broker.metadata.topic_names, broker.metadata.topics
     by_id = version >= _BY_ID
@@ -150,12 +146,9 @@ def _group(
                 unknown.append(row)
             else:
                 wanted.append((name, row.partition_indexes))
-    try:
-        if version >= _EPOCH:
-            broker.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        rows = _rows(broker, group.group_id, codes, wanted, require_stable)
-    except ApiError as error:
-        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
+    if version >= _EPOCH:
+        broker.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
+    rows = _rows(broker, group.group_id, codes, wanted, require_stable)
     if by_id:
         rows = [row for row in rows if row[0] in topics]  # others have no id to be named by
     found = [

@@ -28,19 +28,10 @@ def explain_group(
 ) -> ExplainGroupResponse:
     """Say why a group rebalanced, and why offsets are gone (tidelog's own)."""
     group_id = message.group_id
-    try:
-        group = broker.groups.group(group_id)
-        removals = broker.groups.removals(group_id)
-        if group is None and not removals:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-    except ApiError as error:
-        return ExplainGroupResponse(
-            error_code=error.code,
-            error_message=error.message,
-            events=[],
-            removed_offsets=[],
-            members=[],
-        )
+    group = broker.groups.group(group_id)
+    removals = broker.groups.removals(group_id)
+    if group is None and not removals:
+        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
     return ExplainGroupResponse(
         error_code=0,
         generation=-1 if group is None else group.generation,

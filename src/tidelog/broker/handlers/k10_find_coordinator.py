@@ -10,10 +10,12 @@ are not served.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
+from tidelog.broker.timeouts import for_each
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.find_coordinator import (
@@ -34,11 +36,13 @@ async def find_coordinator(
     broker: Broker, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
     """Say which broker coordinates a group."""
-    if request.version >= _MANY:
-        keys = message.coordinator_keys
-        found = [await _find(broker, key, message.key_type, request) for key in keys]
+    many = request.version >= _MANY
+    keys = message.coordinator_keys if many else [message.key]
+    find = partial(_find, broker, message.key_type, request)
+    found = await for_each(keys, find, Coordinator, at_a_time=1)
+    if many:
         return FindCoordinatorResponse(coordinators=found)
-    one = await _find(broker, message.key, message.key_type, request)
+    (one,) = found
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,
@@ -48,30 +52,24 @@ async def find_coordinator(
     )
 
 
-async def _find(broker: Broker, key: str, key_type: int, request: Request) -> Coordinator:
+async def _find(broker: Broker, key_type: int, request: Request, key: str) -> Coordinator:
+    if key_type == TRANSACTION:
+        text = "there are no transactions yet: leave transactional.id unset"
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+    if key_type != GROUP:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of kind {key_type}")
     try:
-        if key_type == TRANSACTION:
-            text = "there are no transactions yet: leave transactional.id unset"
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        if key_type != GROUP:
-            text = f"there is no coordinator of kind {key_type}"
-            raise ApiError(ErrorCode.INVALID_REQUEST, text)
         node_id = await broker.groups.find(key)
-        info = broker.metadata.brokers.get(node_id)
-        if info is None:
-            text = f"broker {node_id}, which coordinates {key!r}, is down"
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-    except ApiError as error:
-        late = error.code == ErrorCode.REQUEST_TIMED_OUT  # clients ask again for this one:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if late else error.code
-        return _failure(key, code, error.message)
-    except (KeeperError, OSError) as error:
-        return _failure(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    except (ApiError, KeeperError, OSError) as error:
+        if isinstance(error, ApiError) and error.code != ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        # Clients ask again for this one.
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+    info = broker.metadata.brokers.get(node_id)
+    if info is None:
+        text = f"broker {node_id}, which coordinates {key!r}, is down"
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
     host, port = broker.address_of(info, request.connection)
     return Coordinator(
         key=key, node_id=node_id, host=host, port=port, error_code=0, error_message=None
     )
-
-
-def _failure(key: str, code: ErrorCode, text: str) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.members import Join, JoinResult
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ErrorCode
 from tidelog.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 _ID_FIRST, _NULL_PROTOCOL, _MAY_SKIP = 4, 7, 9
 
 
-@api(JoinGroupRequest, versions=(0, 9), large=True)
+def _failed(
+    message: JoinGroupRequest, version: int, code: ErrorCode, text: str | None
+) -> JoinGroupResponse:
+    return _response(JoinResult(code, message.member_id), version)
+
+
+@api(JoinGroupRequest, versions=(0, 9), failed=_failed, large=True)
 def join_group(broker: Broker, message: JoinGroupRequest, request: Request) -> None:
     """Join a consumer group, or stay in it."""
     version = request.version
@@ -43,14 +49,7 @@ def join_group(broker: Broker, message: JoinGroupRequest, request: Request) -> N
         id_first=version >= _ID_FIRST,
         may_skip=version >= _MAY_SKIP,
     )
-    try:
-        broker.groups.join(message.group_id, join, lambda r: request.reply(_response(r, version)))
-    except ApiError as error:
-        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = request.connection.peer
-            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", text)
-        request.reply(_response(JoinResult(error.code, message.member_id), version))
+    broker.groups.join(message.group_id, join, lambda r: request.reply(_response(r, version)))
 
 
 def _response(result: JoinResult, version: int) -> JoinGroupResponse:

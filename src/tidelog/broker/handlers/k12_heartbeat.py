@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
@@ -19,10 +18,7 @@ if TYPE_CHECKING:
 @api(HeartbeatRequest, versions=(0, 4))
 def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> HeartbeatResponse:
     """Stay in a consumer group."""
-    try:
-        code = broker.groups.heartbeat(
-            message.group_id, message.member_id, message.group_instance_id, message.generation_id
-        )
-    except ApiError as error:
-        code = error.code
+    code = broker.groups.heartbeat(
+        message.group_id, message.member_id, message.group_instance_id, message.generation_id
+    )
     return HeartbeatResponse(error_code=code)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError
 from tidelog.wire.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -29,20 +28,13 @@ def leave_group(broker: Broker, message: LeaveGroupRequest, request: Request) ->
     members = message.members
     if request.version < _MANY:
         members = [MemberIdentity(member_id=message.member_id)]
-    try:
-        codes = broker.groups.leave(
-            message.group_id,
-            [
-                (
-                    row.member_id,
-                    row.group_instance_id,
-                    _reason(broker, message.group_id, row, request),
-                )
-                for row in members
-            ],
-        )
-    except ApiError as error:
-        return LeaveGroupResponse(error_code=error.code)
+    codes = broker.groups.leave(
+        message.group_id,
+        [
+            (row.member_id, row.group_instance_id, _reason(broker, message.group_id, row, request))
+            for row in members
+        ],
+    )
     if request.version < _MANY:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.members import SyncResult
-from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -20,23 +19,16 @@ if TYPE_CHECKING:
 @api(SyncGroupRequest, versions=(0, 5), large=True)
 def sync_group(broker: Broker, message: SyncGroupRequest, request: Request) -> None:
     """Hand in and get the assignment of a generation."""
-    try:
-        broker.groups.sync(
-            message.group_id,
-            message.member_id,
-            message.group_instance_id,
-            message.generation_id,
-            {row.member_id: row.assignment for row in message.assignments},
-            message.protocol_type,
-            message.protocol_name,
-            lambda result: request.reply(_response(result)),
-        )
-    except ApiError as error:
-        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = request.connection.peer
-            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", text)
-        request.reply(_response(SyncResult(error.code)))
+    broker.groups.sync(
+        message.group_id,
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id,
+        {row.member_id: row.assignment for row in message.assignments},
+        message.protocol_type,
+        message.protocol_name,
+        lambda result: request.reply(_response(result)),
+    )
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.states import State
-from tidelog.errors import ApiError
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ async def list_groups(
     """List consumer groups."""
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
-    try:
-        groups = broker.groups.groups()
-    except ApiError as error:
-        return ListGroupsResponse(error_code=error.code, groups=[])
+    groups = broker.groups.groups()
     listed = []
     for start in range(0, len(groups), _AT_ONCE):
         if start:

@@ -15,7 +15,6 @@ from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.keeper.keeper import KeeperError
 from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.create_topics import (
@@ -39,7 +38,7 @@ async def create_topics(
     topics = {topic.name: topic for topic in message.topics}.values()
     until = deadline(broker, message.timeout_ms)
     work = partial(_result, broker, names, message.validate_only, until)
-    return CreateTopicsResponse(topics=await for_each(topics, work))
+    return CreateTopicsResponse(topics=await for_each(topics, work, CreatableTopicResult))
 
 
 async def _result(
@@ -50,14 +49,8 @@ async def _result(
     topic: CreatableTopic,
 ) -> CreatableTopicResult:
     if names[topic.name] > 1:
-        text = "this topic is in the request twice"
-        return _failure(topic.name, ErrorCode.INVALID_REQUEST, text)
-    try:
-        return await in_time(broker, _create(broker, topic, validate_only), until)
-    except ApiError as error:
-        return _failure(topic.name, error.code, error.message)
-    except (KeeperError, OSError) as error:
-        return _failure(topic.name, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        raise ApiError(ErrorCode.INVALID_REQUEST, "this topic is in the request twice")
+    return await in_time(broker, _create(broker, topic, validate_only), until)
 
 
 async def _create(
@@ -94,7 +87,3 @@ async def _create(
             for row in describe_topic(broker, created)
         ],
     )
-
-
-def _failure(name: str, code: ErrorCode, text: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=text)

@@ -12,7 +12,6 @@ from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.keeper.keeper import KeeperError
 from tidelog.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -32,33 +31,24 @@ async def delete_topics(
     """Delete topics."""
     wanted = message.topics or [DeleteTopicState(name=name) for name in message.topic_names]
     work = partial(_delete, broker, deadline(broker, message.timeout_ms))
-    rows = await for_each({(row.name, row.topic_id): row for row in wanted}.values(), work)
-    return DeleteTopicsResponse(responses=rows)
+    distinct = {(row.name, row.topic_id): row for row in wanted}.values()
+    return DeleteTopicsResponse(responses=await for_each(distinct, work, DeletableTopicResult))
 
 
 async def _delete(
     broker: Broker, until: float | None, row: DeleteTopicState
 ) -> DeletableTopicResult:
-    name, code, text = row.name, ErrorCode.NONE, None
-    try:
-        if name is None:
-            found = broker.metadata.topic_by_id(row.topic_id)
-            if found is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            name = found.name
-        elif row.topic_id != ZERO_UUID:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
-        if not broker.settings["delete.topic.enable"]:
-            text = "delete.topic.enable is false on this broker"
-            raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, text)
-        known = broker.metadata.topics.get(name)
-        await in_time(broker, broker.controller.delete_topic(name), until)
-        topic_id = known.topic_id if known else row.topic_id
-        return DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
-    except ApiError as error:
-        code, text = error.code, error.message
-    except (KeeperError, OSError) as error:
-        code, text = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return DeletableTopicResult(
-        name=name, topic_id=row.topic_id, error_code=code, error_message=text
-    )
+    if row.name is None:
+        found = broker.metadata.topic_by_id(row.topic_id)
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        row.name = found.name
+    elif row.topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+    if not broker.settings["delete.topic.enable"]:
+        text = "delete.topic.enable is false on this broker"
+        raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, text)
+    known = broker.metadata.topics.get(row.name)
+    await in_time(broker, broker.controller.delete_topic(row.name), until)
+    topic_id = known.topic_id if known else row.topic_id
+    return DeletableTopicResult(name=row.name, topic_id=topic_id, error_code=0)

@@ -27,7 +27,7 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """Give a producer an id."""
     if message.transactional_id is not None:
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     try:
         # Without a transaction a new id is as good as a new epoch, and simpler.
         producer_id = await broker.next_producer_id()
@@ -35,7 +35,5 @@ async def init_producer_id(
         # As Kafka does while it waits for a block of ids: every client asks again.  After
         # COORDINATOR_NOT_AVAILABLE Java would look for the coordinator of no transactional id.
         broker.server.complain("producer ids", f"no producer ids are left to give out: {error}")
-        return InitProducerIdResponse(
-            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1
-        )
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
     return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)

@@ -5,11 +5,12 @@ Versions: 2 current leader epoch; 3 replica id; 4 flexible.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.broker.failures import answer_row
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -31,7 +32,10 @@ def offset_for_leader_epoch(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_look_up(broker, topic.topic, row) for row in topic.partitions],
+                partitions=[
+                    answer_row(EpochEndOffset, row, partial(_look_up, broker, topic.topic))
+                    for row in topic.partitions
+                ],
             )
             for topic in message.topics
         ]
@@ -39,11 +43,8 @@ def offset_for_leader_epoch(
 
 
 def _look_up(broker: Broker, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:
-    try:
-        partition = broker.replicas.find(topic, row.partition)
-        partition.check_leader(row.current_leader_epoch)
-    except ApiError as error:
-        return EpochEndOffset(error_code=error.code, partition=row.partition)
+    partition = broker.replicas.find(topic, row.partition)
+    partition.check_leader(row.current_leader_epoch)
     log = partition.log
     epoch, end = log.epochs.end_offset(row.leader_epoch, log.end_offset)
     return EpochEndOffset(error_code=0, partition=row.partition, leader_epoch=epoch, end_offset=end)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
@@ -19,7 +19,10 @@ from tidelog.wire.messages.describe_acls import (
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-NO_AUTHORIZER = "there is no authorizer here: every client may do everything"
+
+def no_authorizer() -> ApiError:
+    text = "there is no authorizer here: every client may do everything"
+    return ApiError(ErrorCode.SECURITY_DISABLED, text)
 
 
 @api(DescribeAclsRequest, versions=(1, 3))
@@ -27,6 +30,4 @@ def describe_acls(
     broker: Broker, message: DescribeAclsRequest, request: Request
 ) -> DescribeAclsResponse:
     """List access rules: SECURITY_DISABLED, as there is no authorizer."""
-    return DescribeAclsResponse(
-        error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER, resources=[]
-    )
+    raise no_authorizer()

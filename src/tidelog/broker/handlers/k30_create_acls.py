@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers.k29_describe_acls import NO_AUTHORIZER
+from tidelog.broker.handlers.k29_describe_acls import no_authorizer
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
 from tidelog.wire.messages.create_acls import (
-    AclCreationResult,
     CreateAclsRequest,
     CreateAclsResponse,
 )
@@ -25,5 +23,4 @@ if TYPE_CHECKING:
 @api(CreateAclsRequest, versions=(1, 3))
 def create_acls(broker: Broker, message: CreateAclsRequest, request: Request) -> CreateAclsResponse:
     """Add access rules: SECURITY_DISABLED, as there is no authorizer."""
-    refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-    return CreateAclsResponse(results=[refused] * len(message.creations))
+    raise no_authorizer()

@@ -5,20 +5,20 @@ Versions: 1 synonyms; 3 types and documentation; 4 flexible.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.configs import (
     GROUP,
     TOPIC,
-    Described,
     current_config,
     describe_broker,
     describe_group,
     describe_topic,
 )
+from tidelog.broker.failures import answer_row
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -39,7 +39,10 @@ def describe_configs(
     """Describe the settings of topics, brokers and groups."""
     distinct = {(row.resource_type, row.resource_name): row for row in message.resources}
     return DescribeConfigsResponse(
-        results=[_describe(broker, message, resource) for resource in distinct.values()]
+        results=[
+            answer_row(DescribeConfigsResult, resource, partial(_describe, broker, message))
+            for resource in distinct.values()
+        ]
     )
 
 
@@ -47,21 +50,17 @@ def _describe(
     broker: Broker, message: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
-    code, text, rows = ErrorCode.NONE, None, list[Described]()
-    try:
-        current_config(broker, kind, name)  # does it exist?
-        if kind == TOPIC:
-            rows = describe_topic(broker, broker.metadata.topics[name])
-        elif kind == GROUP:
-            rows = describe_group(broker, name)
-        else:
-            rows = describe_broker(broker, name)
-    except ApiError as error:
-        code, text = error.code, error.message
+    current_config(broker, kind, name)  # does it exist?
+    if kind == TOPIC:
+        rows = describe_topic(broker, broker.metadata.topics[name])
+    elif kind == GROUP:
+        rows = describe_group(broker, name)
+    else:
+        rows = describe_broker(broker, name)
     keys = resource.configuration_keys
     return DescribeConfigsResult(
-        error_code=code,
-        error_message=text,
+        error_code=0,
+        error_message=None,
         resource_type=kind,
         resource_name=name,
         configs=[

@@ -12,7 +12,6 @@ from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, for_each, in_time
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.keeper.keeper import KeeperError
 from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -31,26 +30,21 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics."""
     work = partial(_grow, broker, message.validate_only, deadline(broker, message.timeout_ms))
-    return CreatePartitionsResponse(results=await for_each(message.topics, work))
+    results = await for_each(message.topics, work, CreatePartitionsTopicResult)
+    return CreatePartitionsResponse(results=results)
 
 
 async def _grow(
     broker: Broker, validate_only: bool, until: float | None, topic: CreatePartitionsTopic
 ) -> CreatePartitionsTopicResult:
-    code, text = ErrorCode.NONE, None
+    if topic.name in INTERNAL_TOPICS:
+        text = f"groups are found by the number of partitions of {topic.name}: it stays"
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, text)
     assignment = None
     if topic.assignments is not None:
         assignment = [row.broker_ids for row in topic.assignments]
-    try:
-        if topic.name in INTERNAL_TOPICS:
-            text = f"groups are found by the number of partitions of {topic.name}: it stays"
-            raise ApiError(ErrorCode.INVALID_PARTITIONS, text)
-        work = broker.controller.create_partitions(
-            topic.name, topic.count, assignment, validate_only=validate_only
-        )
-        await in_time(broker, work, until)
-    except ApiError as error:
-        code, text = error.code, error.message
-    except (KeeperError, OSError) as error:
-        code, text = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-    return CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text)
+    work = broker.controller.create_partitions(
+        topic.name, topic.count, assignment, validate_only=validate_only
+    )
+    await in_time(broker, work, until)
+    return CreatePartitionsTopicResult(name=topic.name, error_code=0)

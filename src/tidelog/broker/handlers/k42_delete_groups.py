@@ -6,11 +6,13 @@ Versions: 1 throttle time; 2 flexible.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.broker.timeouts import for_each
+from tidelog.errors import ErrorCode
 from tidelog.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -27,19 +29,11 @@ async def delete_groups(
 ) -> DeleteGroupsResponse:
     """Delete consumer groups and their offsets."""
     names = list(dict.fromkeys(message.groups_names))
-    codes = await asyncio.gather(*(_delete(broker, name) for name in names))
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=name, error_code=code)
-            for name, code in zip(names, codes, strict=True)
-        ]
-    )
+    results = await for_each(names, partial(_delete, broker), DeletableGroupResult)
+    return DeleteGroupsResponse(results=results)
 
 
-async def _delete(broker: Broker, group_id: str) -> ErrorCode:
+async def _delete(broker: Broker, group_id: str) -> DeletableGroupResult:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    try:
-        broker.groups.delete(group_id, done.set_result)
-    except ApiError as error:
-        return error.code
-    return await done
+    broker.groups.delete(group_id, done.set_result)
+    return DeletableGroupResult(group_id=group_id, error_code=await done)

@@ -33,14 +33,14 @@ async def elect_leaders(
     keys = None
     if message.topic_partitions is not None:
         keys = [(row.topic, i) for row in message.topic_partitions for i in row.partitions]
+    if message.election_type not in (_PREFERRED, _UNCLEAN):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    work = _elect(broker, keys, message.election_type == _UNCLEAN)
     try:
-        if message.election_type not in (_PREFERRED, _UNCLEAN):
-            raise ApiError(ErrorCode.INVALID_REQUEST)
-        work = _elect(broker, keys, message.election_type == _UNCLEAN)
         results = await in_time(broker, work, deadline(broker, message.timeout_ms))
     except ApiError as error:
         if error.code != ErrorCode.REQUEST_TIMED_OUT or not keys:
-            return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+            raise
         results = dict.fromkeys(keys, error)  # only these have room for the reason
     topics: dict[str, ReplicaElectionResult] = {}
     for (name, index), problem in results.items():

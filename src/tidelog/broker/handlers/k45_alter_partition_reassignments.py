@@ -39,17 +39,11 @@ async def alter_partition_reassignments(
         for row in topic.partitions
     }
     member = broker.member
-    results: dict[Key, ApiError | None] = {}
-    try:
-        if member is None:
-            results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
-        else:
-            work = _move(member, wanted, message.allow_replication_factor_change)
-            results = await in_time(broker, work, deadline(broker, message.timeout_ms))
-    except ApiError as error:
-        return AlterPartitionReassignmentsResponse(
-            error_code=error.code, error_message=error.message, responses=[]
-        )
+    if member is None:
+        results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
+    else:
+        work = _move(member, wanted, message.allow_replication_factor_change)
+        results = await in_time(broker, work, deadline(broker, message.timeout_ms))
     topics: dict[str, ReassignableTopicResponse] = {}
     for (name, index), problem in results.items():
         topic = topics.setdefault(name, ReassignableTopicResponse(name=name, partitions=[]))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, in_time
-from tidelog.errors import ApiError
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -26,14 +25,9 @@ async def list_partition_reassignments(
     """List moves of replicas that are under way."""
     cluster = broker.metadata
     if broker.member is not None:
-        try:
-            until = deadline(broker, message.timeout_ms)
-            controller = await in_time(broker, broker.member.in_office(), until)
-            cluster = controller.metadata
-        except ApiError as error:
-            return ListPartitionReassignmentsResponse(
-                error_code=error.code, error_message=error.message, topics=[]
-            )
+        until = deadline(broker, message.timeout_ms)
+        controller = await in_time(broker, broker.member.in_office(), until)
+        cluster = controller.metadata
     wanted = None
     if message.topics is not None:
         wanted = {(row.name, i) for row in message.topics for i in row.partition_indexes}

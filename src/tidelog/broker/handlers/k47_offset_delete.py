@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.service import Codes
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ErrorCode
 from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -45,7 +45,4 @@ def offset_delete(broker: Broker, message: OffsetDeleteRequest, request: Request
         )
 
     places = [(row.name, part.partition_index) for row in message.topics for part in row.partitions]
-    try:
-        broker.groups.delete_offsets(message.group_id, places, reply)
-    except ApiError as error:
-        reply(error.code, {})
+    broker.groups.delete_offsets(message.group_id, places, reply)

@@ -44,14 +44,11 @@ async def alter_partition(
         for topic in message.topics
         for row in topic.partitions
     ]
-    try:
-        if member is None or member.controller is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        answers = await member.govern(
-            member.controller.alter_partitions(message.broker_id, message.broker_epoch, asked)
-        )
-    except ApiError as error:
-        return AlterPartitionResponse(error_code=error.code, topics=[])
+    if member is None or member.controller is None:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    answers = await member.govern(
+        member.controller.alter_partitions(message.broker_id, message.broker_epoch, asked)
+    )
     topics: dict[bytes, ChangedTopic] = {}
     for change, (code, now) in zip(asked, answers, strict=True):
         topic = topics.setdefault(

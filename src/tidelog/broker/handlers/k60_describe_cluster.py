@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker import authorized_operations
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -30,13 +30,8 @@ def describe_cluster(
     """Describe the brokers and the controller."""
     cluster = broker.metadata
     if message.endpoint_type != _BROKERS:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="ask for brokers (endpoint type 1); controllers have no listener",
-            endpoint_type=message.endpoint_type,
-            cluster_id=cluster.cluster_id,
-            brokers=[],
-        )
+        text = "ask for brokers (endpoint type 1); controllers have no listener"
+        raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, text)
     brokers = []
     for info in cluster.brokers.values():
         host, port = broker.address_of(info, request.connection)

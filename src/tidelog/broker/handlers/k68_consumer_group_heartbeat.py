@@ -40,36 +40,27 @@ def consumer_group_heartbeat(
     broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
 ) -> None:
     """Join a consumer group of the new protocol, stay in it, and leave it."""
-    try:
-        if not broker.groups.consumer_protocol:
-            text = "group.coordinator.rebalance.protocols has no consumer"
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
-        _check(message, request.version, broker.groups.consumer_limits.assignors)
-        topics, owned = message.subscribed_topic_names, message.topic_partitions
-        beat = Beat(
-            message.member_id,
-            message.member_epoch,
-            request.client_id,
-            request.connection.peer_host,
-            message.instance_id,
-            message.rack_id,
-            message.rebalance_timeout_ms,
-            None if topics is None else frozenset(topics),
-            message.subscribed_topic_regex,
-            message.server_assignor,
-            None
-            if owned is None
-            else frozenset((row.topic_id, index) for row in owned for index in row.partitions),
-        )
-        broker.groups.consumer_heartbeat(
-            message.group_id, beat, lambda r: request.reply(_response(r))
-        )
-    except ApiError as error:
-        if error.code == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            peer = request.connection.peer
-            text = f"{peer}: group {message.group_id[:100]!r}: {error.message}; refused"
-            broker.server.complain("group memory", text)
-        request.reply(_response(BeatResult(error.code, error.message)))
+    if not broker.groups.consumer_protocol:
+        text = "group.coordinator.rebalance.protocols has no consumer"
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+    _check(message, request.version, broker.groups.consumer_limits.assignors)
+    topics, owned = message.subscribed_topic_names, message.topic_partitions
+    beat = Beat(
+        message.member_id,
+        message.member_epoch,
+        request.client_id,
+        request.connection.peer_host,
+        message.instance_id,
+        message.rack_id,
+        message.rebalance_timeout_ms,
+        None if topics is None else frozenset(topics),
+        message.subscribed_topic_regex,
+        message.server_assignor,
+        None
+        if owned is None
+        else frozenset((row.topic_id, index) for row in owned for index in row.partitions),
+    )
+    broker.groups.consumer_heartbeat(message.group_id, beat, lambda r: request.reply(_response(r)))
 
 
 def _check(

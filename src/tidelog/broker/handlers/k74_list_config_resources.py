@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.configs import BROKER, GROUP, TOPIC
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -31,9 +31,7 @@ def list_config_resources(
     """List topics, brokers and groups that have settings."""
     wanted = {_CLIENT_METRICS} if request.version == 0 else set(message.resource_types) or _KNOWN
     if not wanted <= _KNOWN:
-        return ListConfigResourcesResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
-        )
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     found = []
     if TOPIC in wanted:
         found += [(name, TOPIC) for name in sorted(broker.metadata.topics)]

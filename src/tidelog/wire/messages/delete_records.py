@@ -22,7 +22,7 @@ class DeleteRecordsRequest(Message, key=21, versions=(0, 2), flexible=2):
 
 class DeleteRecordsPartitionResult(Struct):
     partition_index: Int32
-    low_watermark: Int64
+    low_watermark: Int64 = -1
     error_code: Int16
 
 

@@ -13,9 +13,9 @@ class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
 
 class Coordinator(Struct):
     key: String
-    node_id: Int32
+    node_id: Int32 = -1
     host: String
-    port: Int32
+    port: Int32 = -1
     error_code: Int16
     error_message: String | None
 

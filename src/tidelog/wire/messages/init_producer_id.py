@@ -16,4 +16,4 @@ class InitProducerIdResponse(Message, key=22, versions=(0, 5), flexible=2):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Int64 = -1
-    producer_epoch: Int16
+    producer_epoch: Int16 = -1

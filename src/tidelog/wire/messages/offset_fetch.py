@@ -43,7 +43,7 @@ class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
 
 class OffsetFetchResponsePartition(Struct):
     partition_index: Int32
-    committed_offset: Int64
+    committed_offset: Int64 = -1
     committed_leader_epoch: Int32 = field(default=-1, since=5)
     metadata: String | None
     error_code: Int16
@@ -56,7 +56,7 @@ class OffsetFetchResponseTopic(Struct):
 
 class OffsetFetchResponsePartitions(Struct):
     partition_index: Int32
-    committed_offset: Int64
+    committed_offset: Int64 = -1
     committed_leader_epoch: Int32 = -1
     metadata: String | None
     error_code: Int16

@@ -47,7 +47,7 @@ class LeaderIdAndEpoch(Struct):
 class PartitionProduceResponse(Struct):
     index: Int32
     error_code: Int16
-    base_offset: Int64
+    base_offset: Int64 = -1
     log_append_time_ms: Int64 = field(default=-1, since=2)
     log_start_offset: Int64 = field(default=-1, since=5)
     record_errors: list[BatchIndexAndErrorMessage] = field(default=(), since=8)
