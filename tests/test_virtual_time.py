@@ -86,7 +86,7 @@ def test_retention_after_hours() -> None:
             await broker.controller.create_topic(topic)
             partition = broker.replicas.partitions["t", 0]
             batch = make_batch([b"x"], clock.now_ms())
-            partition.append(memoryview(bytearray(batch)), 9, clock.now_ms())
+            partition.require_leader().append(memoryview(bytearray(batch)), 9, clock.now_ms())
             await asyncio.sleep(1.9 * HOUR)
             assert (partition.log.log_start_offset, partition.log.end_offset) == (0, 1)
             await asyncio.sleep(0.2 * HOUR)

@@ -94,8 +94,9 @@ async def test_a_follower_dies_meanwhile(tmp_path: Path) -> None:
     ) as leader:
         await leader.controller.create_topic(NewTopic("t"))
         partition = leader.replicas.partitions["t", 0]
-        partition.lead(PartitionInfo(1, 0, (1, 2), (1,)), 1, now_ms())
-        partition.append(memoryview(bytearray(batch_of(*[b"x"] * 10))), 9, now_ms())
+        partition.lead(PartitionInfo(1, 0, (1, 2), (1,)), now_ms())
+        batch = memoryview(bytearray(batch_of(*[b"x"] * 10)))
+        partition.require_leader().append(batch, 9, now_ms())
         alone = leader.metadata
         both = {**alone.brokers, 2: BrokerInfo(2, "localhost", 9092, None)}
         leader.publish(replace(alone, brokers=both))

@@ -15,29 +15,53 @@ from tidelog.partition.purgatory import Watchers
 from tidelog.wire.batch import read_header
 
 
-class SlowPartition:
-    """A partition whose followers get on when a test says so."""
+class SlowLeader:
+    """Leads a partition whose followers get on when a test says so."""
 
-    topic, index, deleted, in_sync, min_in_sync = "__consumer_offsets", 0, False, 2, 1
-    log = SimpleNamespace(log_start_offset=0, end_offset=0)
+    in_sync, min_in_sync = 2, 1
 
-    def __init__(self):
-        self.leads, self.leader_epoch = True, 3
-        self.end = self.high_watermark = 0
+    def __init__(self, partition, epoch=3):
+        self.partition = partition
+        self.epoch = epoch
         self.batches = []
-        self.watchers = Watchers()
+
+    @property
+    def leads(self):
+        return self.partition.leader is self
 
     def append(self, batch, version, now_ms, *, acks, own):
         assert (acks, own) == (-1, True)
         if self.in_sync < self.min_in_sync:
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        header = read_header(batch)
-        self.batches.append(header.record_count)
-        self.end += header.record_count
-        return SimpleNamespace(last_offset=self.end - 1)
+        count = read_header(batch).record_count
+        self.batches.append(count)
+        self.partition.log.end_offset += count
+        return SimpleNamespace(last_offset=self.partition.log.end_offset - 1)
+
+
+class SlowPartition:
+    """A partition and its log."""
+
+    topic, index, deleted = "__consumer_offsets", 0, False
+
+    def __init__(self):
+        self.log = SimpleNamespace(log_start_offset=0, end_offset=0, high_watermark=0)
+        self.watchers = Watchers()
+        self.leader = SlowLeader(self)
+
+    @property
+    def leads(self):
+        return self.leader is not None
+
+    @property
+    def high_watermark(self):
+        return self.log.high_watermark
+
+    def require_leader(self):
+        return self.leader
 
     def replicated_to(self, offset):
-        self.high_watermark = offset
+        self.log.high_watermark = offset
         self.watchers.wake()
 
 
@@ -46,6 +70,7 @@ class Writer:
 
     def __init__(self, ack_timeout_ms=60_000):
         self.partition = SlowPartition()
+        self.leader = self.partition.leader
         self.writer = PartitionWriter(self.partition, SystemClock(), ack_timeout_ms)
         self.heard = []
         self._news = asyncio.Event()
@@ -73,7 +98,7 @@ def test_what_comes_together_shares_a_batch_and_is_told_when_it_is_safe():
         await asyncio.sleep(0)
         writer.write("c")
         await asyncio.sleep(0)
-        assert writer.partition.batches == [3, 1]
+        assert writer.leader.batches == [3, 1]
         assert writer.heard == []
         writer.partition.replicated_to(3)
         assert await writer.hear(2) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
@@ -92,7 +117,7 @@ def test_a_batch_is_not_larger_than_the_topic_takes():
         for size in (300_000, 300_000, 100_000, 700_000, 10):
             writer.writer.write([(b"key", bytes(size), ())], lambda error: None)
         await asyncio.sleep(0)
-        assert writer.partition.batches == [1, 2, 1, 1]
+        assert writer.leader.batches == [1, 2, 1, 1]
 
     asyncio.run(run())
 
@@ -129,10 +154,10 @@ def test_writes_that_wait_when_leadership_goes():
 def test_too_few_replicas():
     async def run():
         writer = Writer()
-        writer.partition.in_sync = 0
+        writer.leader.in_sync = 0
         writer.write("a")
         assert await writer.hear(1) == [("a", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
-        assert writer.partition.batches == []
+        assert writer.leader.batches == []
 
     asyncio.run(run())
 
@@ -144,15 +169,14 @@ def test_what_may_be_told():
         writer = Writer()
         writer.write("a")
         await asyncio.sleep(0)
-        writer.partition.log = SimpleNamespace(**{**vars(SlowPartition.log), "end_offset": 1})
         assert not writer.writer.all_committed
         writer.writer.when_committed(lambda error: writer.heard.append(("asked", error)))
         assert writer.heard == []
-        writer.partition.in_sync = 1
+        writer.leader.in_sync = 1
         assert writer.writer.all_committed
         writer.writer.when_committed(lambda error: writer.heard.append(("alone", error)))
         assert writer.heard == [("alone", ErrorCode.NONE)]
-        writer.partition.in_sync = 2
+        writer.leader.in_sync = 2
         writer.partition.replicated_to(1)
         assert writer.writer.all_committed
         assert await writer.hear(3) == [
@@ -164,19 +188,19 @@ def test_what_may_be_told():
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("epoch", [3, 4])
-def test_what_another_leader_wrote_is_not_taken_for_ours(epoch):
+@pytest.mark.parametrize("again", [False, True])
+def test_what_another_leader_wrote_is_not_taken_for_ours(again):
     async def run():
         writer = Writer()
         writer.write("a")
         await asyncio.sleep(0)
-        writer.partition.leads = epoch == 4  # it is a follower now, or it was one meanwhile
-        writer.partition.leader_epoch = epoch
+        # It is a follower now, or it was one meanwhile.
+        writer.partition.leader = SlowLeader(writer.partition, 4) if again else None
         writer.partition.replicated_to(1)
         assert await writer.hear(1) == [("a", ErrorCode.NOT_COORDINATOR)]
         writer.write("b")
         assert (await writer.hear(2))[1] == ("b", ErrorCode.NOT_COORDINATOR)
-        assert writer.partition.batches == [1]
+        assert writer.leader.batches == [1]
 
     asyncio.run(run())
 
@@ -213,7 +237,7 @@ def test_leadership_that_moves_before_clients_are_told():
     runtime.apply(metadata, partitions)
     first = runtime.shard("g")
     # Another broker leads for a moment; the metadata still says that we do.
-    partition.leads, partition.leader_epoch = False, 4
+    partition.leader = None
     runtime.leadership_changed(0, partition)
     assert first.error == ErrorCode.NOT_COORDINATOR
     with pytest.raises(ApiError):
@@ -221,9 +245,9 @@ def test_leadership_that_moves_before_clients_are_told():
     runtime.apply(metadata, partitions)
     with pytest.raises(ApiError):
         runtime.shard("g")
-    partition.leads, partition.leader_epoch = True, 5
+    partition.leader = SlowLeader(partition, 5)
     runtime.leadership_changed(0, partition)
     second = runtime.shard("g")
-    assert (second is not first, second.writer.epoch) == (True, 5)
+    assert (second is not first, second.writer.leader.epoch) == (True, 5)
     runtime.apply(metadata, partitions)
     assert runtime.shard("g") is second

@@ -33,7 +33,7 @@ from tidelog.wire.messages.list_offsets import (
 
 
 def append(partition: Partition, now_ms: int) -> None:
-    partition.append(memoryview(bytearray(make_batch([b"x"]))), 9, now_ms)
+    partition.require_leader().append(memoryview(bytearray(make_batch([b"x"]))), 9, now_ms)
 
 
 def test_the_disk_is_full_when_a_leader_begins(
@@ -51,11 +51,11 @@ def test_the_disk_is_full_when_a_leader_begins(
         assert leader is not None
         assert leader.leads
         assert leader.log.epochs.latest == 1
-        leader.follower_fetched(1, 0, world.clock.now_ms())
+        leader.require_leader().follower_fetched(1, 0, world.clock.now_ms())
         disk.fails = lambda *_: False
         append(leader, world.clock.now_ms())
-        leader.follower_fetched(1, 1, world.clock.now_ms())
-        leader.follower_fetched(3, 1, world.clock.now_ms())
+        leader.require_leader().follower_fetched(1, 1, world.clock.now_ms())
+        leader.require_leader().follower_fetched(3, 1, world.clock.now_ms())
         assert leader.high_watermark == 1
         leader.log.flush()
         saved = LeaderEpochs.load(leader.log.directory)
@@ -122,7 +122,7 @@ def test_an_order_that_comes_late_is_ignored(quick_path: Path, no_sync: None) ->
         assert replicas.take(TOPIC, 0, smaller) is partition
         for late in (before, world.info, smaller):
             assert replicas.take(TOPIC, 0, late) is None
-            assert (partition.leads, partition.leader_epoch, partition.in_sync) == (True, 1, 2)
+            assert (partition.leader_epoch, partition.require_leader().in_sync) == (1, 2)
         world.close()
 
     asyncio.run(run())
@@ -157,10 +157,10 @@ def test_who_no_longer_leads_acknowledges_nothing(quick_path: Path, no_sync: Non
         partition = world.replicas[1].partition
         assert partition is not None
         append(partition, world.clock.now_ms())
-        waiting = Unacknowledged(partition, 0, partition.leader_epoch)
+        waiting = Unacknowledged(partition.require_leader(), 0)
         assert waiting.error() == ErrorCode.REQUEST_TIMED_OUT, "if time were up now"
-        partition.follower_fetched(2, 1, world.clock.now_ms())
-        partition.follower_fetched(3, 1, world.clock.now_ms())
+        partition.require_leader().follower_fetched(2, 1, world.clock.now_ms())
+        partition.require_leader().follower_fetched(3, 1, world.clock.now_ms())
         assert waiting.error() == ErrorCode.NONE
         for epoch, leader in ((1, 2), (2, 1)):  # also if it leads again
             world.info = replace(
@@ -230,7 +230,7 @@ def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sync: No
         assert ask(LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
         assert ask(EARLIEST) == (0, 0)
         for follower in (1, 3):
-            leader.follower_fetched(follower, 1, world.clock.now_ms())
+            leader.require_leader().follower_fetched(follower, 1, world.clock.now_ms())
         assert ask(LATEST) == (0, 1)
         assert ask(0) == (0, 0)
         world.close()

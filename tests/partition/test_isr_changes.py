@@ -66,12 +66,12 @@ class Network:
 
 def append(partition: Partition, now_ms: int) -> int:
     batch = memoryview(bytearray(make_batch([b"x"])))
-    return partition.append(batch, 9, now_ms).last_offset + 1
+    return partition.require_leader().append(batch, 9, now_ms).last_offset + 1
 
 
 async def refused(network: Network, leader: Partition) -> None:
     """The first answer is lost, the second is a refusal, and what follows has followed."""
-    state = leader.in_sync_state
+    state = leader.require_leader().in_sync_set
     await comes_true(lambda: state is None or state.proposed is None or network.asked >= 4)
 
 
@@ -91,17 +91,17 @@ def test_an_answer_is_lost(quick_path: Path, no_sync: None) -> None:
         assert leader is not None
         task = asyncio.create_task(changes.run())
         now = world.clock.now_ms()
-        leader.follower_fetched(2, 0, now)
-        leader.follower_fetched(3, 0, now)
+        leader.require_leader().follower_fetched(2, 0, now)
+        leader.require_leader().follower_fetched(3, 0, now)
         await refused(network, leader)
         assert world.info.isr == (1, 2, 3)
         end = append(leader, now)
-        leader.follower_fetched(2, end, now)
+        leader.require_leader().follower_fetched(2, end, now)
         assert leader.high_watermark == 0, "3 may be elected, and does not have it"
         world.tell(1)
-        leader.follower_fetched(3, end, now)
+        leader.require_leader().follower_fetched(3, end, now)
         assert leader.high_watermark == end
-        assert leader.in_sync == 3
+        assert leader.require_leader().in_sync == 3
         task.cancel()
         world.close()
 
@@ -123,18 +123,18 @@ def test_a_follower_is_restarted_while_its_proposal_stands(quick_path: Path, no_
         assert leader is not None
         now = world.clock.now_ms()
         end = append(leader, now)
-        leader.follower_fetched(2, end, now, broker_epoch=20)
-        leader.follower_fetched(3, end, now, broker_epoch=30)
+        leader.require_leader().follower_fetched(2, end, now, broker_epoch=20)
+        leader.require_leader().follower_fetched(3, end, now, broker_epoch=30)
         assert leader.high_watermark == end
         network.registered = {1: 1, 2: 20, 3: 31}
-        leader.follower_fetched(3, 0, now, broker_epoch=31)
+        leader.require_leader().follower_fetched(3, 0, now, broker_epoch=31)
         task = asyncio.create_task(changes.run())
-        state = leader.in_sync_state
+        state = leader.require_leader().in_sync_set
         assert state is not None
         await comes_true(lambda: state.proposed is None)
         assert network.asked == 1
         assert state.isr == world.info.isr == (1, 2)
-        leader.follower_fetched(3, end, now + 5000, broker_epoch=31)
+        leader.require_leader().follower_fetched(3, end, now + 5000, broker_epoch=31)
         await comes_true(lambda: state.proposed is None)
         assert state.isr == world.info.isr == (1, 2, 3)
         task.cancel()
@@ -169,11 +169,11 @@ def test_too_few_in_sync_commit_nothing(quick_path: Path, no_sync: None) -> None
         leader = world.replicas[1].partition
         assert leader is not None
         leader.configure(replace(leader.log.config, min_insync_replicas=2))
-        assert (leader.in_sync, leader.min_in_sync) == (1, 2)
+        assert (leader.require_leader().in_sync, leader.require_leader().min_in_sync) == (1, 2)
         now = world.clock.now_ms()
         end = append(leader, now)
         assert leader.high_watermark == 0
-        leader.follower_fetched(2, end, now)
+        leader.require_leader().follower_fetched(2, end, now)
         assert leader.high_watermark == 0, "2 has it, and is not in sync yet"
         world.info = replace(world.info, isr=(1, 2), partition_epoch=2)
         world.tell(1)
@@ -188,9 +188,9 @@ def test_too_few_in_sync_commit_nothing(quick_path: Path, no_sync: None) -> None
         world.info = replace(world.info, isr=(1, 2), replicas=(1, 2), partition_epoch=4)
         world.tell(1)
         leader.configure(replace(leader.log.config, min_insync_replicas=3))
-        assert leader.min_in_sync == 2
+        assert leader.require_leader().min_in_sync == 2
         end = append(leader, now)
-        leader.follower_fetched(2, end, now)
+        leader.require_leader().follower_fetched(2, end, now)
         assert leader.high_watermark == end == 3
         world.close()
 
@@ -205,11 +205,11 @@ def test_an_order_that_is_older_than_an_answer(quick_path: Path, no_sync: None) 
         leader = world.replicas[1].partition
         assert leader is not None
         older = replace(world.info, isr=(1, 2), partition_epoch=1)
-        leader.isr_decided((1,), (1,), 2)
-        assert leader.in_sync == 1
+        leader.require_leader().isr_decided((1,), (1,), 2)
+        assert leader.require_leader().in_sync == 1
         world.info = older
         world.tell(1)
-        assert leader.in_sync == 1
+        assert leader.require_leader().in_sync == 1
         world.close()
 
     asyncio.run(run())

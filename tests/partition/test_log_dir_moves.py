@@ -202,7 +202,9 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
             log = partition.log
 
             def write() -> None:
-                partition.append(memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms())
+                partition.require_leader().append(
+                    memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
+                )
 
             write()
             first = os.path.dirname(log.directory)
@@ -278,7 +280,9 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
             log = partition.log
 
             def write() -> None:
-                partition.append(memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms())
+                partition.require_leader().append(
+                    memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
+                )
 
             async def flushed() -> None:
                 await until_async(lambda: log.recovery_point == log.end_offset, "the flush")

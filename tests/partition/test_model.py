@@ -23,6 +23,7 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.log.log import Log
 from tidelog.log.manager import LogManager
 from tidelog.metadata import PartitionInfo, TopicInfo
+from tidelog.partition.leader import Leader
 from tidelog.partition.partition import Partition
 from tidelog.partition.replicas import Replicas
 from tidelog.settings import LogConfig, Settings
@@ -59,10 +60,10 @@ class Replica:
         self.up = False
         self.manager.release()
 
-    def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        assert partition.in_sync_state is not None
-        partition.in_sync_state.propose(isr)
-        self.proposal = (partition.leader_epoch, isr, partition.in_sync_state.partition_epoch)
+    def propose(self, leader: Leader, isr: tuple[int, ...]) -> None:
+        assert leader.in_sync_set is not None
+        leader.in_sync_set.propose(isr)
+        self.proposal = (leader.epoch, isr, leader.in_sync_set.partition_epoch)
 
     @property
     def partition(self) -> Partition | None:
@@ -101,7 +102,7 @@ class World:
                 self.number += count
                 batch = memoryview(bytearray(make_batch([str(n).encode() for n in numbers])))
                 assert replica.partition is not None
-                replica.partition.append(batch, 9, self.clock.now_ms())
+                replica.partition.require_leader().append(batch, 9, self.clock.now_ms())
 
     def delete(self) -> None:
         """DeleteRecords, also within a batch."""
@@ -110,7 +111,7 @@ class World:
             assert partition is not None
             if partition.leader_epoch == self.info.leader_epoch:
                 start, end = partition.log.log_start_offset, partition.high_watermark
-                partition.delete_records(self.random.randint(start, end))
+                partition.require_leader().delete_records(self.random.randint(start, end))
 
     def leaders(self) -> list[Replica]:
         found = [r for r in self.replicas.values() if r.partition is not None]
@@ -118,21 +119,22 @@ class World:
 
     def fetch(self, broker: int) -> None:
         """A follower fetches from the leader that it knows of, and appends what it gets."""
-        follower = self.replicas[broker].partition
-        if follower is None or follower.leads:
+        own = self.replicas[broker].partition
+        follower = own.follower if own is not None else None
+        if own is None or follower is None:
             return
         for replica in self.replicas.values():
             leader = replica.partition
-            if leader is None or leader is follower:
+            if leader is None or leader is own:
                 continue
-            offset, last_epoch = follower.log_end()
+            offset, last_epoch = own.log.end_offset, own.log.last_epoch
             try:
-                leader.check_leader(follower.leader_epoch)
+                leader.check_leader(own.leader_epoch)
                 parts = leader.diverging(offset, last_epoch) if last_epoch >= 0 else None
                 if parts is not None:
-                    follower.cut_diverged(*parts)
+                    follower.truncate_diverged(*parts)
                     return
-                leader.follower_fetched(broker, offset, self.clock.now_ms())
+                leader.require_leader().follower_fetched(broker, offset, self.clock.now_ms())
                 found = leader.read_as_follower(
                     offset, self.random.choice((1, 200, 10_000)), at_least_one=True
                 )
@@ -142,7 +144,7 @@ class World:
                     follower.reposition(leader.log.log_start_offset, leader.log.end_offset)
                 continue
             records = memoryview(bytearray(found.read())) if found else None
-            follower.replicate(records, high, start, self.clock.now_ms())
+            follower.append(records, high, start, self.clock.now_ms())
 
     def decide(self, broker: int) -> None:
         """The controller answers a proposal, as its rules are.
@@ -151,12 +153,12 @@ class World:
         agreed, and so it does when it is told that its question is old.
         """
         replica = self.replicas[broker]
-        partition = replica.partition
-        state = partition.in_sync_state if partition is not None else None
-        if replica.proposal is None or partition is None or state is None:
+        leader = replica.partition.leader if replica.partition is not None else None
+        state = leader.in_sync_set if leader is not None else None
+        if replica.proposal is None or leader is None or state is None:
             return
         epoch, isr, partition_epoch = replica.proposal
-        if not partition.leads or state.proposed != isr:
+        if state.proposed != isr:
             replica.proposal = None
             return
         info = self.info
@@ -169,9 +171,9 @@ class World:
         if self.random.random() < 0.8:
             replica.proposal = None
             if eligible:
-                partition.isr_decided(isr, isr, partition_epoch + 1)
+                leader.isr_decided(isr, isr, partition_epoch + 1)
             else:
-                partition.isr_refused(isr)
+                leader.isr_refused(isr)
 
     def die(self, broker: int) -> None:
         self.replicas[broker].crash()
@@ -233,7 +235,7 @@ class World:
         elif what == "lag":
             for replica in self.leaders():
                 assert replica.partition is not None
-                replica.partition.check_lag(self.clock.now_ms(), 2000)
+                replica.partition.require_leader().check_lag(self.clock.now_ms(), 2000)
         elif what == "die" and up:
             self.die(broker)
         elif what == "back" and not up:
@@ -360,7 +362,7 @@ def test_a_follower_that_was_coming_back_dies(
 ) -> None:
     """What is appended meanwhile is committed without it, a little later; at once, if it is the
     leader that makes it wait."""
-    monkeypatch.setattr("tidelog.partition.partition._AWAIT_SECONDS", 0.01)
+    monkeypatch.setattr("tidelog.partition.leader._AWAIT_SECONDS", 0.01)
 
     async def run() -> None:
         names = {"leader.replication.throttled.replicas": "*"} if throttled else {}

@@ -86,7 +86,7 @@ def test_another_broker_leads(tmp_path):
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
-            broker.replicas.partitions["t", 0].leads = False
+            broker.replicas.partitions["t", 0].leader = None
             broker.offload._turn.release()
             assert await producer.error() == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

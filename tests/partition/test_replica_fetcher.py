@@ -249,16 +249,16 @@ def test_a_leader_does_not_count_what_a_longer_follower_has(
 
         def write() -> None:
             batch = memoryview(bytearray(make_batch([b"x"])))
-            leader.append(batch, 9, world.clock.now_ms())
+            leader.require_leader().append(batch, 9, world.clock.now_ms())
 
         write()
         with pytest.raises(ApiError) as refused:
-            leader.follower_fetched(2, 5, world.clock.now_ms())
+            leader.require_leader().follower_fetched(2, 5, world.clock.now_ms())
         assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
         write()
-        leader.follower_fetched(3, 2, world.clock.now_ms())
+        leader.require_leader().follower_fetched(3, 2, world.clock.now_ms())
         assert leader.high_watermark == 0
-        leader.follower_fetched(2, 1, world.clock.now_ms())
+        leader.require_leader().follower_fetched(2, 1, world.clock.now_ms())
         assert leader.high_watermark == 1
         world.close()
 

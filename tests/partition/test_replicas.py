@@ -26,11 +26,11 @@ def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
             await broker.controller.create_topic(NewTopic("t", config=config))
             old = broker.replicas.partitions["t", 0]
             batch = memoryview(bytearray(batch_of(b"old", timestamp=now_ms() - 60_000)))
-            old.append(batch, 9, now_ms())
+            old.require_leader().append(batch, 9, now_ms())
             await broker.controller.delete_topic("t")
             await broker.controller.create_topic(NewTopic("t"))
             new = broker.replicas.partitions["t", 0]
-            new.append(memoryview(bytearray(batch_of(b"new"))), 9, now_ms())
+            new.require_leader().append(memoryview(bytearray(batch_of(b"new"))), 9, now_ms())
             before = sorted(path.name for path in (tmp_path / "t-0").iterdir())
             broker.replicas.apply_retention(old)
             assert sorted(path.name for path in (tmp_path / "t-0").iterdir()) == before
@@ -68,7 +68,7 @@ class SlowDisk:
 
 
 def put(partition, value=b"x"):
-    return partition.append(memoryview(bytearray(batch_of(value))), 9, now_ms())
+    return partition.require_leader().append(memoryview(bytearray(batch_of(value))), 9, now_ms())
 
 
 async def with_broker(tmp_path, scenario, **config):

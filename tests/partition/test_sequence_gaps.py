@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.log import make_batch
 
-from tidelog.partition.sequence_gaps import MAX_PRODUCERS, Gaps
+from tidelog.partition.sequence_gaps import MAX_PRODUCERS, SequenceGaps
 from tidelog.wire.batch import BatchHeader, read_header
 
 
@@ -13,7 +13,7 @@ def batch(sequence: int, producer: int = 1, epoch: int = 0) -> BatchHeader:
 
 
 def test_the_same_batch_again_means_that_the_gap_is_real() -> None:
-    gaps = Gaps()
+    gaps = SequenceGaps()
     assert all(gaps.may_close(batch(n)) for n in (5, 6, 7))
     assert not gaps.may_close(batch(5))
     assert not gaps.may_close(batch(5)), "and stays real"
@@ -23,7 +23,7 @@ def test_the_same_batch_again_means_that_the_gap_is_real() -> None:
 
 
 def test_a_gap_of_a_later_epoch_is_real_as_well_when_it_comes_again() -> None:
-    gaps = Gaps()
+    gaps = SequenceGaps()
     assert gaps.may_close(batch(3))
     assert gaps.may_close(batch(5, epoch=1)), "behind the first one, but of a new epoch"
     assert gaps.may_close(batch(6, epoch=1))
@@ -31,7 +31,7 @@ def test_a_gap_of_a_later_epoch_is_real_as_well_when_it_comes_again() -> None:
 
 
 def test_what_came_in_order_begins_anew() -> None:
-    gaps = Gaps()
+    gaps = SequenceGaps()
     assert gaps.may_close(batch(5))
     gaps.closed(1)
     assert not gaps
@@ -41,7 +41,7 @@ def test_what_came_in_order_begins_anew() -> None:
 
 
 def test_many_producers_take_no_more_memory() -> None:
-    gaps = Gaps()
+    gaps = SequenceGaps()
     for producer in range(MAX_PRODUCERS):
         assert gaps.may_close(batch(5, producer))
     assert not gaps.may_close(batch(5, MAX_PRODUCERS)), "no room to remember one more"

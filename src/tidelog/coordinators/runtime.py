@@ -158,7 +158,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._unopened.add(index)
         for index, writer in [(i, led.writer) for i, led in self._led.items()]:
             now = ours.get(index)
-            if now is not writer.partition or now.leader_epoch != writer.epoch:
+            if now is not writer.partition or not writer.leads:
                 self._unload(index, ErrorCode.NOT_COORDINATOR)
         for index, partition in ours.items():
             if index not in self._led:

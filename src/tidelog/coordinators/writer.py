@@ -14,7 +14,7 @@ from tidelog.clock import Clock
 from tidelog.coordinators.records import EncodedRecord
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.partition.acknowledgement import Unacknowledged
-from tidelog.partition.appending import ALL_ACKS
+from tidelog.partition.leader import ALL_ACKS
 from tidelog.partition.partition import Partition
 from tidelog.partition.purgatory import DelayedOperation
 from tidelog.wire.records import Headers, encode_batch
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Done = Callable[[ErrorCode], None]
 
-_NEWEST_PRODUCE = 13  # the version of Produce that Partition.append is to check for
+_NEWEST_PRODUCE = 13  # the version of Produce that Leader.append is to check for
 BATCH_BYTES = 512 * 1024  # of records in a batch; max.message.bytes is about twice that
 _RECORD_BYTES = 64  # of a record, beside key, value and headers
 
@@ -54,7 +54,7 @@ class PartitionWriter:
 
     def __init__(self, partition: Partition, clock: Clock, ack_timeout_ms: int) -> None:
         self.partition = partition
-        self.epoch = partition.leader_epoch
+        self.leader = partition.require_leader()
         self.closed = False
         self._clock = clock
         self._ack_timeout_ms = ack_timeout_ms
@@ -68,13 +68,7 @@ class PartitionWriter:
 
         Another leader may have written since if the epoch is not the same.
         """
-        partition = self.partition
-        return (
-            not self.closed
-            and not partition.deleted
-            and partition.leads
-            and partition.leader_epoch == self.epoch
-        )
+        return not self.closed and self.leader.leads
 
     # -- writing ----------------------------------------------------------------
 
@@ -116,7 +110,7 @@ class PartitionWriter:
             if not self.leads:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             batch = memoryview(bytearray(encode_batch(rows)))
-            written = partition.append(batch, _NEWEST_PRODUCE, now_ms, acks=ALL_ACKS, own=True)
+            written = self.leader.append(batch, _NEWEST_PRODUCE, now_ms, acks=ALL_ACKS, own=True)
         except ApiError as error:
             if self.leads:
                 log.warning("%s-%d: %s", partition.topic, partition.index, error.message)
@@ -144,13 +138,13 @@ class PartitionWriter:
         """Can no other broker know more: the others have everything, or none of them is in sync,
         and then none can have become the coordinator."""
         partition = self.partition
-        return partition.in_sync == 1 or partition.high_watermark >= partition.log.end_offset
+        return self.leader.in_sync == 1 or partition.high_watermark >= partition.log.end_offset
 
     def _wait_until_committed(self, offset: int, waiting: list[Done]) -> None:
         if offset < self.partition.high_watermark:
             _call(waiting, ErrorCode.NONE)
             return
-        batch = Unacknowledged(self.partition, offset, self.epoch)
+        batch = Unacknowledged(self.leader, offset)
 
         def complete() -> None:
             del self._uncommitted[operation]

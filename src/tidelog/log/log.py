@@ -203,6 +203,12 @@ class Log:
         if self.epochs.truncate_from_end(self.end_offset):
             self._save_epochs()
 
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last batch; -1 if there is none."""
+        end = self.end_offset
+        return -1 if end == self.log_start_offset else self.epochs.epoch_at(end - 1)
+
     def begin_epoch(self, epoch: int) -> None:
         """A leader begins, at the end; also with a full disk, from which one may still read."""
         if self.epochs.assign(epoch, self.end_offset):

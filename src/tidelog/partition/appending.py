@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.partition.acknowledgement import Unacknowledged
+from tidelog.partition.leader import ALL_ACKS
 from tidelog.partition.offload import Job, Offload, Work
 from tidelog.partition.purgatory import DelayedOperation
 from tidelog.partition.replicas import Replicas
@@ -28,7 +29,6 @@ from tidelog.wire.batch import stamp_append_time
 from tidelog.wire.hot import Produced, ProduceRows, TopicRef
 
 _new_tuple = tuple.__new__  # half the time of Produced(...)
-ALL_ACKS = -1
 
 Results = list[tuple[TopicRef, list[Produced]]]
 # Batches that are written but not committed, by the partition that the request names.
@@ -58,17 +58,19 @@ class Appender:
         """Append to one partition; what must be waited for is added to ``waiting``."""
         try:
             partition = self._replicas.find(topic, index)
+            leader = partition.leader
             if records is None:
                 raise ApiError(ErrorCode.INVALID_RECORD, "there are no records in the request")
-            base_offset, last_offset, append_time = partition.append(
+            if leader is None:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            base_offset, last_offset, append_time = leader.append(
                 records, version, now_ms, budget, rewritten, acks=acks
             )
         except ApiError as error:
             return refused(index, error)
         log = partition.log
         if acks == ALL_ACKS and last_offset >= log.high_watermark:
-            epoch = partition.leader_epoch
-            waiting[topic, index] = Unacknowledged(partition, last_offset, epoch)
+            waiting[topic, index] = Unacknowledged(leader, last_offset)
         start = log.log_start_offset
         return _new_tuple(Produced, (index, 0, base_offset, append_time, start, None, ()))
 
@@ -169,7 +171,7 @@ class DelayedProduce:
         self._waiting = waiting
         self._complete = complete
         self._operation = DelayedOperation(self._is_decided, self._finish)
-        self._operation.watch([batch.partition for batch in waiting.values()], timeout_ms)
+        self._operation.watch([batch.leader.partition for batch in waiting.values()], timeout_ms)
 
     def wake(self) -> None:
         """The replicas may have come past the batches before this began to wait."""

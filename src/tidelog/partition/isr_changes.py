@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.partition.partition import Partition
+from tidelog.partition.leader import Leader
 from tidelog.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -55,14 +55,14 @@ class IsrChanges:
 
     def __init__(self, broker: LeadingBroker) -> None:
         self._broker = broker
-        self._pending: dict[Partition, tuple[int, ...]] = {}
+        self._pending: dict[Leader, tuple[int, ...]] = {}
         self._proposed = asyncio.Event()
 
-    def propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
-        """Ask for another in-sync set; the partition gets the answer."""
-        assert partition.in_sync_state is not None
-        partition.in_sync_state.propose(isr)
-        self._pending[partition] = isr
+    def propose(self, leader: Leader, isr: tuple[int, ...]) -> None:
+        """Ask for another in-sync set; the leader gets the answer."""
+        assert leader.in_sync_set is not None
+        leader.in_sync_set.propose(isr)
+        self._pending[leader] = isr
         self._proposed.set()
 
     async def run(self) -> None:
@@ -84,19 +84,19 @@ class IsrChanges:
                     await asyncio.sleep(_AFTER_BUG_SECONDS)
 
     def _drop_stale(self) -> None:
-        for partition, isr in list(self._pending.items()):
-            state = partition.in_sync_state
-            if state is None or state.proposed != isr or partition.deleted:
-                del self._pending[partition]
+        for leader, isr in list(self._pending.items()):
+            state = leader.in_sync_set
+            if state is None or state.proposed != isr or not leader.leads:
+                del self._pending[leader]
 
-    async def _ask(self, proposals: dict[Partition, tuple[int, ...]]) -> None:
+    async def _ask(self, proposals: dict[Leader, tuple[int, ...]]) -> None:
         self._drop_stale()
         topics: dict[bytes, TopicChange] = {}
-        asked: dict[tuple[bytes, int], tuple[Partition, tuple[int, int], tuple[int, ...]]] = {}
-        for partition, isr in proposals.items():
-            if partition not in self._pending:
+        asked: dict[tuple[bytes, int], tuple[Leader, int, tuple[int, ...]]] = {}
+        for leader, isr in proposals.items():
+            if leader not in self._pending:
                 continue
-            state = partition.in_sync_state
+            partition, state = leader.partition, leader.in_sync_set
             assert state is not None
             epochs = {state.leader: self._broker.broker_epoch, **state.proposed_epochs}
             topic = topics.get(partition.topic_id)
@@ -107,7 +107,7 @@ class IsrChanges:
             topic.partitions.append(
                 PartitionChange(
                     partition_index=partition.index,
-                    leader_epoch=partition.leader_epoch,
+                    leader_epoch=leader.epoch,
                     new_isr_with_epochs=[
                         BrokerState(broker_id=broker, broker_epoch=epochs.get(broker, -1))
                         for broker in isr
@@ -116,7 +116,7 @@ class IsrChanges:
                 )
             )
             key = (partition.topic_id, partition.index)
-            asked[key] = partition, (partition.leader_epoch, state.partition_epoch), isr
+            asked[key] = leader, state.partition_epoch, isr
         if not asked:
             return
         request = AlterPartitionRequest(
@@ -130,31 +130,26 @@ class IsrChanges:
         for changed in answer.topics:
             for result in changed.partitions:
                 self._answered(*asked[changed.topic_id, result.partition_index], result)
-        if any(partition in self._pending for partition, *_ in asked.values()):
+        if any(leader in self._pending for leader, *_ in asked.values()):
             await asyncio.sleep(_RETRY_SECONDS)  # LeaderAndIsr is on its way, or another controller
 
     def _answered(
         self,
-        partition: Partition,
-        epochs: tuple[int, int],
+        leader: Leader,
+        partition_epoch: int,
         isr: tuple[int, ...],
         result: ChangedPartition,
     ) -> None:
-        state = partition.in_sync_state
-        if (
-            partition.deleted
-            or not partition.leads
-            or state is None
-            or (partition.leader_epoch, state.partition_epoch) != epochs
-        ):
+        state, partition = leader.in_sync_set, leader.partition
+        if not leader.leads or state is None or state.partition_epoch != partition_epoch:
             return  # a LeaderAndIsr was faster, and has more
         if result.error_code == ErrorCode.NONE:
-            self._pending.pop(partition, None)
-            partition.isr_decided(isr, tuple(result.isr), result.partition_epoch)
+            self._pending.pop(leader, None)
+            leader.isr_decided(isr, tuple(result.isr), result.partition_epoch)
             log.debug("%s-%d: in sync: %s", partition.topic, partition.index, isr)
             return
         code = ErrorCode(result.error_code)
         log.debug("%s-%d: no new in-sync set: %s", partition.topic, partition.index, code.name)
         if code in _SURELY_NOT:
-            self._pending.pop(partition, None)
-            partition.isr_refused(isr)
+            self._pending.pop(leader, None)
+            leader.isr_refused(isr)

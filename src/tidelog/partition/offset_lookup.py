@@ -56,10 +56,11 @@ def look_up(
         else:
             time, offset = yield from _search(partition, timestamp, committed, budget)
             partition.check_leader(leader_epoch)  # still, after a long search?
+            leader = partition.require_leader()
             missing = timestamp == LATEST or (
                 offset < 0 and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
             )
-            if missing and log.high_watermark < partition.epoch_start:
+            if missing and log.high_watermark < leader.epoch_start:
                 # Just elected: the high watermark may be older than what consumers have seen, and
                 # a record that is not found may lie above it (KIP-207).
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -16,6 +16,7 @@ from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 from tidelog.partition.fetch_sessions import FetchSession, FetchSessions
+from tidelog.partition.leader import Leader
 from tidelog.partition.partition import Partition
 from tidelog.partition.purgatory import DelayedOperation
 from tidelog.partition.replicas import Replicas
@@ -57,11 +58,11 @@ class Reader:
         wanted = list(session.partitions.values()) if session and incremental else request.rows
         return Fetch(self, request, wanted, session, incremental, leader_only)
 
-    def nearest(self, partition: Partition, rack: str, offset: int) -> int:
+    def nearest(self, leader: Leader, rack: str, offset: int) -> int:
         """A follower in the consumer's rack that has what it asks for (KIP-392); -1: none."""
         brokers = self.metadata_of().brokers
         own = brokers.get(self.replicas.broker_id)
-        state = partition.in_sync_state
+        state = leader.in_sync_set
         if state is None or (own is not None and own.rack == rack):
             return -1
         near = {
@@ -226,8 +227,8 @@ class Fetch:
                 high, stable = log.high_watermark, log.last_stable_offset
                 start, tag = log.log_start_offset, diverging_tag(*parts)
                 return Fetched(index, 0, high, stable, start, None, aborted, tags=tag)
-            if self._rack and partition.leads:
-                near = self._reader.nearest(partition, self._rack, offset)
+            if self._rack and partition.leader is not None:
+                near = self._reader.nearest(partition.leader, self._rack, offset)
                 if near >= 0:
                     self._failed = True  # at once: there is a better replica to ask
                     high, stable = log.high_watermark, log.last_stable_offset
@@ -236,7 +237,7 @@ class Fetch:
                     )
             if follower is not None:
                 self._ends[i] = log.end_offset
-                partition.follower_fetched(
+                partition.require_leader().follower_fetched(
                     follower,
                     offset,
                     self._reader.clock.now_ms(),
@@ -282,7 +283,12 @@ class Fetch:
     def _is_throttled(self, partition: Partition) -> bool:
         """Is a replica copied that is not in sync, and too much was sent already?"""
         assert self._follower is not None
-        return partition.holds_up(self._follower) and self._reader.throttle.wait_seconds > 0
+        leader = partition.leader
+        return (
+            leader is not None
+            and leader.holds_up(self._follower)
+            and self._reader.throttle.wait_seconds > 0
+        )
 
     # -- waiting ----------------------------------------------------------------
 

@@ -26,11 +26,11 @@ class RecordDeletion:
             partition = replicas.find(topic, index)
             if partition.internal:
                 raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-            partition.check_leader(-1)
+            leader = partition.require_leader()
             policy = partition.log.config.cleanup_policy
             if policy and "delete" not in policy:
                 raise ApiError(ErrorCode.POLICY_VIOLATION)
-            self._offset = partition.delete_records(offset)
+            self._offset = leader.delete_records(offset)
             replicas.apply_retention(partition)
             self.partition = partition
         except ApiError as error:
@@ -44,9 +44,9 @@ class RecordDeletion:
         partition = self.partition
         if partition is None:
             return self._error, -1
-        if partition.deleted or not partition.leads:
+        if partition.leader is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
-        low = partition.low_watermark(live)
+        low = partition.leader.low_watermark(live)
         return (0 if low >= self._offset else ErrorCode.REQUEST_TIMED_OUT), low
 
     def is_over(self, live: Collection[int]) -> bool:

@@ -22,6 +22,7 @@ from tidelog.client.peer import Peer
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import BrokerInfo, ClusterMetadata
+from tidelog.partition.follower import Follower
 from tidelog.partition.partition import Partition
 from tidelog.partition.replicas import Replicas
 from tidelog.partition.throttle import Throttle
@@ -171,7 +172,9 @@ class LeaderFetcher:
         now = self._clock.monotonic()
         wait = self._broker.follower_throttle.wait_seconds
         for followed in self.partitions.values() if wait else ():
-            if followed.partition.throttled_follower and not followed.partition.caught_up:
+            follower = followed.partition.follower
+            in_sync = follower is not None and follower.in_sync
+            if followed.partition.throttled_follower and not in_sync:
                 # Not for long: the rate may be raised meanwhile.
                 soon = now + min(wait, _THROTTLED_SECONDS)
                 followed.not_before = max(followed.not_before, soon)
@@ -249,8 +252,9 @@ class LeaderFetcher:
         most: int = self._settings["replica.fetch.max.bytes"]
         for key, followed in ready:
             partition = followed.partition
-            start = partition.log.log_start_offset
-            state = (partition.leader_epoch, *partition.log_end(), start)
+            source = partition.log
+            start = source.log_start_offset
+            state = (partition.leader_epoch, source.end_offset, source.last_epoch, start)
             if state == followed.sent and self._session_epoch:
                 continue
             followed.sent = state
@@ -302,12 +306,13 @@ class LeaderFetcher:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
                 followed = self.partitions.get(key)
-                if followed is None or followed.partition.deleted or followed.partition.leads:
+                follower = None if followed is None else followed.partition.follower
+                if followed is None or follower is None:
                     continue
                 if followed.sent is None or followed.sent[0] != followed.partition.leader_epoch:
                     continue  # an answer from before the leader's latest change
                 try:
-                    await self._append(followed, data)
+                    await self._append(follower, data)
                 except (ApiError, OSError) as error:
                     self._back_off(followed, error)
                 done += len(data.records) if data.records else 0
@@ -315,21 +320,20 @@ class LeaderFetcher:
                     done = 0
                     await asyncio.sleep(0)
 
-    async def _append(self, followed: _Followed, data: PartitionData) -> None:
-        partition = followed.partition
+    async def _append(self, follower: Follower, data: PartitionData) -> None:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._reposition(partition)
+            await self._reposition(follower.partition)
         elif data.error_code:
             code = ErrorCode(data.error_code)
             raise ApiError(code)
         elif data.diverging_epoch is not None:
-            partition.cut_diverged(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            follower.truncate_diverged(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
         else:
             records = None if data.records is None else memoryview(data.records)
-            if records is not None and partition.throttled_follower:
+            if records is not None and follower.partition.throttled_follower:
                 self._broker.follower_throttle.took(len(records))
             now_ms = self._clock.now_ms()
-            partition.replicate(records, data.high_watermark, data.log_start_offset, now_ms)
+            follower.append(records, data.high_watermark, data.log_start_offset, now_ms)
 
     def _back_off(self, followed: _Followed, error: ApiError | OSError) -> None:
         """Fetch one partition again after a while; the others go on."""
@@ -353,8 +357,8 @@ class LeaderFetcher:
             start,
             end,
         )
-        if partition.leader_epoch == epoch and not partition.leads and not partition.deleted:
-            partition.reposition(start, end)  # else it is another leader's log that counts
+        if partition.leader_epoch == epoch and partition.follower is not None:
+            partition.follower.reposition(start, end)  # else another leader's log counts
 
     async def _leader_offset(self, partition: Partition, timestamp: int) -> int:
         request = ListOffsetsRequest(

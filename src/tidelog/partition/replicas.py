@@ -22,6 +22,7 @@ from tidelog.log.manager import LogManager
 from tidelog.log.segment import let_go_of_maps
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.partition.flushing import Flushes
+from tidelog.partition.leader import Leader
 from tidelog.partition.log_dirs import LogDirs
 from tidelog.partition.partition import Partition
 from tidelog.rate_limited_log import DiskTroubles
@@ -58,9 +59,9 @@ class Replicas:
         self._metadata_of = metadata_of  # of the cluster, as clients see it now
         self.broker_id = broker_id
         self._clock = clock
-        # Who is told that a leader wants another in-sync set; in a cluster only.
-        self.propose_isr: Callable[[Partition, tuple[int, ...]], None] = _nobody
-        # Who is told that a partition is served no longer; in a cluster it may be fetched.
+        # Called when a leader wants another in-sync set; in a cluster only.
+        self.propose_isr: Callable[[Leader, tuple[int, ...]], None] = _ignore
+        # Called when a partition is served no longer; in a cluster it may be fetched.
         self.let_go: Callable[[Partition], None] = lambda _: None
         self._troubles = DiskTroubles(log, clock)
         self.storage_failing = self._troubles.failing
@@ -94,8 +95,7 @@ class Replicas:
                         self._offline[key] = topic
                         later.append(key)
                     continue
-                existing.leader_epoch = info.leader_epoch
-                existing.in_sync = len(info.isr)
+                existing.lead(info, self._clock.now_ms())
                 if existing.log.config != config:
                     existing.configure(config)
         for name, topic in before.topics.items():
@@ -140,8 +140,7 @@ class Replicas:
         self._offline.pop(key, None)
         partition = Partition(self, topic.name, index, topic.topic_id, found)
         partition.configure(config)
-        partition.leader_epoch = topic.partitions[index].leader_epoch
-        partition.in_sync = len(topic.partitions[index].isr)
+        partition.lead(topic.partitions[index], self._clock.now_ms())
         self.partitions[key] = partition
         self.by_id[topic.topic_id, index] = partition
         return partition
@@ -163,7 +162,7 @@ class Replicas:
         elif (info.leader_epoch, info.partition_epoch) <= partition.order:
             return None
         if info.leader == self.broker_id:
-            partition.lead(info, self.broker_id, self._clock.now_ms())
+            partition.lead(info, self._clock.now_ms())
         else:
             partition.follow(info)
         partition.order = (info.leader_epoch, info.partition_epoch)
@@ -182,7 +181,7 @@ class Replicas:
         except OSError as error:
             self.write_failed(error.filename or topic.name, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
-        partition = Partition(self, topic.name, index, topic.topic_id, found, leads=False)
+        partition = Partition(self, topic.name, index, topic.topic_id, found)
         partition.configure(config)
         self.partitions[key] = partition
         self.by_id[topic.topic_id, index] = partition
@@ -203,10 +202,9 @@ class Replicas:
         if partition is None:
             return None
         self.by_id.pop((partition.topic_id, partition.index), None)
-        partition.deleted = True
         self.let_go(partition)
         self.flushes.forget(partition)
-        partition.watchers.wake_all()
+        partition.close()
         return partition
 
     def configure(self, topic: TopicInfo) -> None:
@@ -222,7 +220,8 @@ class Replicas:
         while True:
             await asyncio.sleep(max_lag_ms / 2000)
             for partition in list(self.partitions.values()):
-                partition.check_lag(self._clock.now_ms(), max_lag_ms)
+                if partition.leader is not None:
+                    partition.leader.check_lag(self._clock.now_ms(), max_lag_ms)
 
     def find(self, topic: TopicRef, index: int) -> Partition:
         """The partition that a client names, or the error that says why there is none."""
@@ -386,5 +385,5 @@ class Replicas:
         return self.manager.close()
 
 
-def _nobody(partition: Partition, isr: tuple[int, ...]) -> None:
+def _ignore(leader: Leader, isr: tuple[int, ...]) -> None:
     """There is no controller to ask."""

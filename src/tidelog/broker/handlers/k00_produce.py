@@ -29,7 +29,8 @@ from tidelog.broker.registry import raw_api
 from tidelog.broker.request import Request
 from tidelog.broker.tracing import printable
 from tidelog.errors import ErrorCode
-from tidelog.partition.appending import ALL_ACKS, DelayedProduce, Results, Waiting, failed
+from tidelog.partition.appending import DelayedProduce, Results, Waiting, failed
+from tidelog.partition.leader import ALL_ACKS
 from tidelog.partition.offload import Job, Work
 from tidelog.partition.validation import OpenElsewhere
 from tidelog.wire.hot import (
