@@ -2,7 +2,7 @@
 
 A handler file declares itself:
 
-    @api(DeleteTopicsRequest, versions=(1, 6))
+    @api(DeleteTopicsRequest, versions=(1, 6), needs="DELETE TOPIC")
     async def delete_topics(broker, message, request): ...
 
 Dispatch, the ApiVersions answer, the table in the docs and the test that every API is
@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.failures import failed_answer
+from tidelog.broker.rights import Needs, parse_needs
 from tidelog.errors import ErrorCode
 from tidelog.wire.schema import Message
 
@@ -56,6 +57,7 @@ class Api:
     handler: Handler | None
     raw: RawHandler | None
     failed: Failed
+    needs: Needs  # what the client must be allowed to do
     summary: str
     cached: bool  # an answer given at once is good until the cluster changes
     large: bool  # may be as long as socket.request.max.bytes allows
@@ -72,6 +74,7 @@ def api(
     request: type[Message],
     versions: tuple[int, int],
     *,
+    needs: str,
     failed: Failed | None = None,
     cached: bool = False,
     large: bool = False,
@@ -79,6 +82,7 @@ def api(
 ) -> Callable[[H], H]:
     """Declare the handler of an API.
 
+    ``needs``: what the client must be allowed to do (``rights.py``).
     ``failed``: the answer when the handler raises, where it does not follow from the schema.
 
     ``cached``: an answer given at once (not as a coroutine) depends only on the request, on
@@ -91,6 +95,7 @@ def api(
             request,
             versions,
             versions[0],
+            needs=needs,
             handler=handler,
             failed=failed,
             cached=cached,
@@ -107,6 +112,7 @@ def raw_api(
     versions: tuple[int, int],
     announce_from: int | None = None,
     *,
+    needs: str,
     failed: Failed | None = None,
     large: bool = False,
 ) -> Callable[[R], R]:
@@ -114,7 +120,7 @@ def raw_api(
 
     def register(handler: R) -> R:
         lowest = versions[0] if announce_from is None else announce_from
-        _add(request, versions, lowest, raw=handler, failed=failed, large=large)
+        _add(request, versions, lowest, needs=needs, raw=handler, failed=failed, large=large)
         return handler
 
     return register
@@ -125,6 +131,7 @@ def _add(
     versions: tuple[int, int],
     announce_from: int,
     *,
+    needs: str,
     handler: Handler | None = None,
     raw: RawHandler | None = None,
     failed: Failed | None = None,
@@ -146,6 +153,7 @@ def _add(
         handler=handler,
         raw=raw,
         failed=failed or partial(failed_answer, response),
+        needs=parse_needs(needs),
         summary=(inspect.getdoc(handler or raw) or "").partition("\n")[0],
         cached=cached,
         large=large,

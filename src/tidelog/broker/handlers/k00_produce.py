@@ -58,7 +58,14 @@ def _failed(
     return failed_answer(ProduceResponse, message, version, code, text)
 
 
-@raw_api(ProduceRequest, versions=(3, 13), announce_from=0, failed=_failed, large=True)
+@raw_api(
+    ProduceRequest,
+    versions=(3, 13),
+    needs="WRITE TOPIC",
+    announce_from=0,
+    failed=_failed,
+    large=True,
+)
 def produce(broker: Broker, request: Request) -> None:
     """Append record batches."""
     data, start, version = request.data, request.start, request.version

@@ -29,7 +29,7 @@ _FIRST_FROM_FOLLOWERS = 11
 _FIRST_TOPIC_ID = 13
 
 
-@raw_api(FetchRequest, versions=(4, 18))
+@raw_api(FetchRequest, versions=(4, 18), needs="READ TOPIC or CLUSTER_ACTION CLUSTER")
 def fetch(broker: Broker, request: Request) -> None:
     """Read record batches; waits for new ones if asked to."""
     version, correlation_id = request.version, request.correlation_id

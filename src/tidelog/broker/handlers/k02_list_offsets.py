@@ -36,7 +36,7 @@ _READ_COMMITTED = 1
 _FIRST_NOT_AVAILABLE = 5
 
 
-@api(ListOffsetsRequest, versions=(1, 11))
+@api(ListOffsetsRequest, versions=(1, 11), needs="DESCRIBE TOPIC")
 def list_offsets(
     broker: Broker, message: ListOffsetsRequest, request: Request
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:

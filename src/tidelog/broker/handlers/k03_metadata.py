@@ -40,7 +40,7 @@ _FIRST_NULL_FOR_ALL = 1
 _FIRST_BY_ID = 12
 
 
-@api(MetadataRequest, versions=(0, 13), cached=True)
+@api(MetadataRequest, versions=(0, 13), needs="DESCRIBE TOPIC", cached=True)
 def metadata(
     broker: Broker, message: MetadataRequest, request: Request
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:

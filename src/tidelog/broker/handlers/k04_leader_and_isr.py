@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(LeaderAndIsrRequest, versions=(5, 7))
+@api(LeaderAndIsrRequest, versions=(5, 7), needs="CLUSTER_ACTION CLUSTER")
 async def leader_and_isr(
     broker: Broker, message: LeaderAndIsrRequest, request: Request
 ) -> LeaderAndIsrResponse:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(StopReplicaRequest, versions=(3, 4))
+@api(StopReplicaRequest, versions=(3, 4), needs="CLUSTER_ACTION CLUSTER")
 async def stop_replica(
     broker: Broker, message: StopReplicaRequest, request: Request
 ) -> StopReplicaResponse:

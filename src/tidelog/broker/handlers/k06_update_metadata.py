@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(UpdateMetadataRequest, versions=(7, 8))
+@api(UpdateMetadataRequest, versions=(7, 8), needs="CLUSTER_ACTION CLUSTER")
 async def update_metadata(
     broker: Broker, message: UpdateMetadataRequest, request: Request
 ) -> UpdateMetadataResponse:

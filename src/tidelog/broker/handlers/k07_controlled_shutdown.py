@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(ControlledShutdownRequest, versions=(2, 3))
+@api(ControlledShutdownRequest, versions=(2, 3), needs="CLUSTER_ACTION CLUSTER")
 async def controlled_shutdown(
     broker: Broker, message: ControlledShutdownRequest, request: Request
 ) -> ControlledShutdownResponse:

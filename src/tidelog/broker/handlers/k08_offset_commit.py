@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BY_ID = 10
 
 
-@api(OffsetCommitRequest, versions=(2, 10))
+@api(OffsetCommitRequest, versions=(2, 10), needs="READ GROUP and READ TOPIC")
 def offset_commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> None:
     """Commit the offsets of a group."""
     topics = broker.metadata.topic_names

@@ -47,7 +47,7 @@ Places = Set[tuple[str, int]]
 Codes = Mapping[str, ErrorCode]  # of groups that cannot be answered for
 
 
-@api(OffsetFetchRequest, versions=(1, 10))
+@api(OffsetFetchRequest, versions=(1, 10), needs="DESCRIBE GROUP and DESCRIBE TOPIC")
 def offset_fetch(
     broker: Broker, message: OffsetFetchRequest, request: Request
 ) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:

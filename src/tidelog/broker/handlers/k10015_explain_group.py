@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(ExplainGroupRequest, versions=(0, 0))
+@api(ExplainGroupRequest, versions=(0, 0), needs="DESCRIBE GROUP")
 def explain_group(
     broker: Broker, message: ExplainGroupRequest, request: Request
 ) -> ExplainGroupResponse:

@@ -31,7 +31,11 @@ GROUP, TRANSACTION = 0, 1
 _MANY = 4
 
 
-@api(FindCoordinatorRequest, versions=(0, 6))
+@api(
+    FindCoordinatorRequest,
+    versions=(0, 6),
+    needs="DESCRIBE GROUP or DESCRIBE TRANSACTIONAL_ID",
+)
 async def find_coordinator(
     broker: Broker, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:

@@ -31,7 +31,7 @@ def _failed(
     return _response(JoinResult(code, message.member_id), version)
 
 
-@api(JoinGroupRequest, versions=(0, 9), failed=_failed, large=True)
+@api(JoinGroupRequest, versions=(0, 9), needs="READ GROUP", failed=_failed, large=True)
 def join_group(broker: Broker, message: JoinGroupRequest, request: Request) -> None:
     """Join a consumer group, or stay in it."""
     version = request.version

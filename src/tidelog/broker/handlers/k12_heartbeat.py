@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(HeartbeatRequest, versions=(0, 4))
+@api(HeartbeatRequest, versions=(0, 4), needs="READ GROUP")
 def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> HeartbeatResponse:
     """Stay in a consumer group."""
     code = broker.groups.heartbeat(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MANY = 3
 
 
-@api(LeaveGroupRequest, versions=(0, 5))
+@api(LeaveGroupRequest, versions=(0, 5), needs="READ GROUP")
 def leave_group(broker: Broker, message: LeaveGroupRequest, request: Request) -> LeaveGroupResponse:
     """Leave a consumer group."""
     members = message.members

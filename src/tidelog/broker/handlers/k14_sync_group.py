@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(SyncGroupRequest, versions=(0, 5), large=True)
+@api(SyncGroupRequest, versions=(0, 5), needs="READ GROUP", large=True)
 def sync_group(broker: Broker, message: SyncGroupRequest, request: Request) -> None:
     """Hand in and get the assignment of a generation."""
     broker.groups.sync(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NOT_FOUND = 6
 
 
-@api(DescribeGroupsRequest, versions=(0, 6))
+@api(DescribeGroupsRequest, versions=(0, 6), needs="DESCRIBE GROUP")
 def describe_groups(
     broker: Broker, message: DescribeGroupsRequest, request: Request
 ) -> DescribeGroupsResponse:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 2000  # then others are served: there may be tens of thousands
 
 
-@api(ListGroupsRequest, versions=(0, 5), large_answer=True)
+@api(
+    ListGroupsRequest,
+    versions=(0, 5),
+    needs="DESCRIBE CLUSTER or DESCRIBE GROUP",
+    large_answer=True,
+)
 async def list_groups(
     broker: Broker, message: ListGroupsRequest, request: Request
 ) -> ListGroupsResponse:

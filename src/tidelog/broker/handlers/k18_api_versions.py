@@ -35,7 +35,7 @@ def _failed(
     return ApiVersionsResponse(error_code=code, api_keys=keys)
 
 
-@api(ApiVersionsRequest, versions=(0, 4), failed=_failed)
+@api(ApiVersionsRequest, versions=(0, 4), needs="", failed=_failed)
 def api_versions(
     broker: Broker, message: ApiVersionsRequest, request: Request
 ) -> ApiVersionsResponse:

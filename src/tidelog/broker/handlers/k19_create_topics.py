@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(CreateTopicsRequest, versions=(2, 7))
+@api(CreateTopicsRequest, versions=(2, 7), needs="CREATE CLUSTER or CREATE TOPIC")
 async def create_topics(
     broker: Broker, message: CreateTopicsRequest, request: Request
 ) -> CreateTopicsResponse:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DeleteTopicsRequest, versions=(1, 6))
+@api(DeleteTopicsRequest, versions=(1, 6), needs="DELETE TOPIC")
 async def delete_topics(
     broker: Broker, message: DeleteTopicsRequest, request: Request
 ) -> DeleteTopicsResponse:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Deletions = list[tuple[str, list[RecordDeletion]]]
 
 
-@api(DeleteRecordsRequest, versions=(0, 2))
+@api(DeleteRecordsRequest, versions=(0, 2), needs="DELETE TOPIC")
 def delete_records(
     broker: Broker, message: DeleteRecordsRequest, request: Request
 ) -> DeleteRecordsResponse | Coroutine[Any, Any, DeleteRecordsResponse]:

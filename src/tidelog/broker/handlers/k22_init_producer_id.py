@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(InitProducerIdRequest, versions=(0, 5))
+@api(
+    InitProducerIdRequest,
+    versions=(0, 5),
+    needs="IDEMPOTENT_WRITE CLUSTER or WRITE TOPIC or WRITE TRANSACTIONAL_ID",
+)
 async def init_producer_id(
     broker: Broker, message: InitProducerIdRequest, request: Request
 ) -> InitProducerIdResponse:

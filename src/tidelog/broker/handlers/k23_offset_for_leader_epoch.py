@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(OffsetForLeaderEpochRequest, versions=(2, 4))
+@api(
+    OffsetForLeaderEpochRequest,
+    versions=(2, 4),
+    needs="DESCRIBE TOPIC or CLUSTER_ACTION CLUSTER",
+)
 def offset_for_leader_epoch(
     broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
 ) -> OffsetForLeaderEpochResponse:

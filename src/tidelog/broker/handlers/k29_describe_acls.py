@@ -25,7 +25,7 @@ def no_authorizer() -> ApiError:
     return ApiError(ErrorCode.SECURITY_DISABLED, text)
 
 
-@api(DescribeAclsRequest, versions=(1, 3))
+@api(DescribeAclsRequest, versions=(1, 3), needs="DESCRIBE CLUSTER")
 def describe_acls(
     broker: Broker, message: DescribeAclsRequest, request: Request
 ) -> DescribeAclsResponse:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(CreateAclsRequest, versions=(1, 3))
+@api(CreateAclsRequest, versions=(1, 3), needs="ALTER CLUSTER")
 def create_acls(broker: Broker, message: CreateAclsRequest, request: Request) -> CreateAclsResponse:
     """Add access rules: SECURITY_DISABLED, as there is no authorizer."""
     raise no_authorizer()

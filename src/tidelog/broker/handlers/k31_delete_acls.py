@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DeleteAclsRequest, versions=(1, 3))
+@api(DeleteAclsRequest, versions=(1, 3), needs="ALTER CLUSTER")
 def delete_acls(broker: Broker, message: DeleteAclsRequest, request: Request) -> DeleteAclsResponse:
     """Remove access rules: SECURITY_DISABLED, as there is no authorizer."""
     raise no_authorizer()

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DescribeConfigsRequest, versions=(1, 4))
+@api(
+    DescribeConfigsRequest,
+    versions=(1, 4),
+    needs="DESCRIBE_CONFIGS TOPIC or DESCRIBE_CONFIGS GROUP or DESCRIBE_CONFIGS CLUSTER",
+)
 def describe_configs(
     broker: Broker, message: DescribeConfigsRequest, request: Request
 ) -> DescribeConfigsResponse:

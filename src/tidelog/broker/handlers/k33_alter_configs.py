@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(AlterConfigsRequest, versions=(0, 2))
+@api(
+    AlterConfigsRequest,
+    versions=(0, 2),
+    needs="ALTER_CONFIGS TOPIC or ALTER_CONFIGS GROUP or ALTER_CONFIGS CLUSTER",
+)
 async def alter_configs(
     broker: Broker, message: AlterConfigsRequest, request: Request
 ) -> AlterConfigsResponse:

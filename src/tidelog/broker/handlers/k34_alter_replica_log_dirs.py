@@ -34,7 +34,7 @@ def _failed(
     return _response(dict.fromkeys(_wanted(message), code))
 
 
-@api(AlterReplicaLogDirsRequest, versions=(1, 2), failed=_failed)
+@api(AlterReplicaLogDirsRequest, versions=(1, 2), needs="ALTER CLUSTER", failed=_failed)
 def alter_replica_log_dirs(
     broker: Broker, message: AlterReplicaLogDirsRequest, request: Request
 ) -> AlterReplicaLogDirsResponse:

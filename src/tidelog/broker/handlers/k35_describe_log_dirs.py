@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DescribeLogDirsRequest, versions=(1, 4))
+@api(DescribeLogDirsRequest, versions=(1, 4), needs="DESCRIBE CLUSTER")
 def describe_log_dirs(
     broker: Broker, message: DescribeLogDirsRequest, request: Request
 ) -> DescribeLogDirsResponse:

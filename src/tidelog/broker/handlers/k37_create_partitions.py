@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(CreatePartitionsRequest, versions=(0, 3))
+@api(CreatePartitionsRequest, versions=(0, 3), needs="ALTER TOPIC")
 async def create_partitions(
     broker: Broker, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:

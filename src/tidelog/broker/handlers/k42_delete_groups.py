@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DeleteGroupsRequest, versions=(0, 2))
+@api(DeleteGroupsRequest, versions=(0, 2), needs="DELETE GROUP")
 async def delete_groups(
     broker: Broker, message: DeleteGroupsRequest, request: Request
 ) -> DeleteGroupsResponse:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-@api(ElectLeadersRequest, versions=(0, 2))
+@api(ElectLeadersRequest, versions=(0, 2), needs="ALTER CLUSTER")
 async def elect_leaders(
     broker: Broker, message: ElectLeadersRequest, request: Request
 ) -> ElectLeadersResponse:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(IncrementalAlterConfigsRequest, versions=(0, 1))
+@api(
+    IncrementalAlterConfigsRequest,
+    versions=(0, 1),
+    needs="ALTER_CONFIGS TOPIC or ALTER_CONFIGS GROUP or ALTER_CONFIGS CLUSTER",
+)
 async def incremental_alter_configs(
     broker: Broker, message: IncrementalAlterConfigsRequest, request: Request
 ) -> IncrementalAlterConfigsResponse:

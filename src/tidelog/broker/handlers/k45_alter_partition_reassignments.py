@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.controller.membership import Membership
 
 
-@api(AlterPartitionReassignmentsRequest, versions=(0, 1))
+@api(AlterPartitionReassignmentsRequest, versions=(0, 1), needs="ALTER CLUSTER")
 async def alter_partition_reassignments(
     broker: Broker, message: AlterPartitionReassignmentsRequest, request: Request
 ) -> AlterPartitionReassignmentsResponse:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(ListPartitionReassignmentsRequest, versions=(0, 0))
+@api(ListPartitionReassignmentsRequest, versions=(0, 0), needs="DESCRIBE CLUSTER")
 async def list_partition_reassignments(
     broker: Broker, message: ListPartitionReassignmentsRequest, request: Request
 ) -> ListPartitionReassignmentsResponse:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(OffsetDeleteRequest, versions=(0, 0))
+@api(OffsetDeleteRequest, versions=(0, 0), needs="DELETE GROUP and READ TOPIC")
 def offset_delete(broker: Broker, message: OffsetDeleteRequest, request: Request) -> None:
     """Delete committed offsets of a group."""
 

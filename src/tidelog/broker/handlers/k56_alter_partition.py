@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FIRST_WITH_EPOCHS = 3
 
 
-@api(AlterPartitionRequest, versions=(2, 3))
+@api(AlterPartitionRequest, versions=(2, 3), needs="CLUSTER_ACTION CLUSTER")
 async def alter_partition(
     broker: Broker, message: AlterPartitionRequest, request: Request
 ) -> AlterPartitionResponse:

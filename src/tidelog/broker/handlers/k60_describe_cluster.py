@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BROKERS = 1
 
 
-@api(DescribeClusterRequest, versions=(0, 2))
+@api(DescribeClusterRequest, versions=(0, 2), needs="")
 def describe_cluster(
     broker: Broker, message: DescribeClusterRequest, request: Request
 ) -> DescribeClusterResponse:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-@api(DescribeProducersRequest, versions=(0, 0))
+@api(DescribeProducersRequest, versions=(0, 0), needs="READ TOPIC")
 def describe_producers(
     broker: Broker, message: DescribeProducersRequest, request: Request
 ) -> DescribeProducersResponse:

@@ -35,7 +35,7 @@ _LONGEST_ID = 1000
 _MOST_TOPICS = 400_000  # characters of their names, all together
 
 
-@api(ConsumerGroupHeartbeatRequest, versions=(0, 1))
+@api(ConsumerGroupHeartbeatRequest, versions=(0, 1), needs="READ GROUP")
 def consumer_group_heartbeat(
     broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
 ) -> None:

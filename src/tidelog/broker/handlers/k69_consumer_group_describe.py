@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CLASSIC, _CONSUMER = 0, 1  # kinds of members
 
 
-@api(ConsumerGroupDescribeRequest, versions=(0, 1))
+@api(ConsumerGroupDescribeRequest, versions=(0, 1), needs="DESCRIBE GROUP")
 def consumer_group_describe(
     broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:

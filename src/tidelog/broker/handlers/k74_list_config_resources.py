@@ -24,7 +24,7 @@ _CLIENT_METRICS = 16
 _KNOWN = {TOPIC, BROKER, 8, _CLIENT_METRICS, GROUP}  # 8: broker loggers
 
 
-@api(ListConfigResourcesRequest, versions=(0, 1))
+@api(ListConfigResourcesRequest, versions=(0, 1), needs="DESCRIBE_CONFIGS CLUSTER")
 def list_config_resources(
     broker: Broker, message: ListConfigResourcesRequest, request: Request
 ) -> ListConfigResourcesResponse:

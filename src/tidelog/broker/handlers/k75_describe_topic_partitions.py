@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_PARTITIONS = 2000
 
 
-@api(DescribeTopicPartitionsRequest, versions=(0, 0))
+@api(DescribeTopicPartitionsRequest, versions=(0, 0), needs="DESCRIBE TOPIC")
 def describe_topic_partitions(
     broker: Broker, message: DescribeTopicPartitionsRequest, request: Request
 ) -> DescribeTopicPartitionsResponse:
