@@ -10,7 +10,7 @@ from support.waiting import until
 
 from tidelog.broker.handlers.k16_list_groups import list_groups
 from tidelog.broker.registry import REGISTRY
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages import create_partitions, delete_records
@@ -527,11 +527,11 @@ def test_offsets_after_compaction_and_kill_9(tmp_path):
 def test_listing_tens_of_thousands_of_groups_leaves_others_their_turn():
     groups = [
         SimpleNamespace(
-            group_id=f"g{i}", protocol_type=None, state=State.EMPTY, group_type="classic"
+            group_id=f"g{i}", protocol_type=None, state=GroupState.EMPTY, group_type="classic"
         )
         for i in range(20_000)
     ]
-    groups[7].state = State.DEAD  # it may die while others are served
+    groups[7].state = GroupState.DEAD  # it may die while others are served
     broker = SimpleNamespace(groups=SimpleNamespace(groups=lambda: groups))
     work = list_groups(broker, ListGroupsRequest(), None)
     turns = 0

@@ -1,13 +1,17 @@
 """Members of a consumer group without a broker, and what the owner of a group does."""
 
+from dataclasses import fields
+
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
+from tidelog.coordinators.groups.consumer_records import replay
 from tidelog.coordinators.groups.records import (
     SERDE,
     GroupMetadataKey,
 )
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.metadata import ClusterMetadata, PartitionInfo, TopicInfo
 
@@ -41,13 +45,14 @@ class Owner:
         self.hold = hold
         self.answers = {}  # token -> result
         self.log = []  # records as bytes
+        self.compacted = Compacted()
         self.in_flight = []
         self._tokens = iter(range(10**9))
         self.group = self.new_group()
 
-    def new_group(self):
+    def new_group(self, timeline=None):
         return ConsumerGroup(
-            "g", self.limits, self.clock, lambda: self.metadata, lambda: next(self.ids)
+            "g", self.limits, self.clock, lambda: self.metadata, lambda: next(self.ids), timeline
         )
 
     def token(self):
@@ -66,7 +71,9 @@ class Owner:
         """The oldest write is done; if it is late, it is in the log in spite of the error."""
         write = self.in_flight.pop(0)
         if not error or late:
-            self.log += [SERDE.encode(record) for record in write.records]
+            rows = [SERDE.encode(record) for record in write.records]
+            self.log += rows
+            self.compacted.add(rows)
         self.group.stored(write, error)
         self.take()
 
@@ -126,6 +133,44 @@ class Owner:
         return self.group
 
 
+def what_records_say(image):
+    """An image without what is in no record: deadlines."""
+    members = {
+        member_id: [
+            getattr(member, field.name)
+            for field in fields(member)
+            if field.name not in ("deadline", "act_by")
+        ]
+        for member_id, member in image.members.items()
+    }
+    numbers = image.epoch, image.target_epoch, image.metadata_hash
+    return numbers, members, image.static, image.targets, image.regexes, image.owners
+
+
+class Compacted:
+    """A log of which compaction has left the last record of each key, in the order of the log."""
+
+    def __init__(self, rows=()):
+        self.rows = {}
+        self.add(rows)
+
+    def add(self, rows):
+        for row in rows:
+            self.rows.pop(row[0], None)
+            if row[1] is not None:
+                self.rows[row[0]] = row
+
+    def replayed(self, *more):
+        """The image of a consumer group, with more records after those that are stored."""
+        log = Compacted(self.rows.values())
+        log.add(SERDE.encode(record) for records in more for record in records)
+        image = ConsumerGroupImage("g")
+        for row in log.rows.values():
+            replay(image, SERDE.decode(*row))
+        image.index_owners()
+        return image
+
+
 class Consumer:
     """A client of the consumer protocol: it holds what it is told to hold."""
 
@@ -173,6 +218,6 @@ def settle(owner, *consumers):
     for _ in range(50):
         for consumer in consumers:
             consumer.beat()
-        if owner.group.state is State.STABLE and all(c.owned == c.said for c in consumers):
+        if owner.group.state is GroupState.STABLE and all(c.owned == c.said for c in consumers):
             return
     raise AssertionError(f"the group does not settle: {list(owner.group.timeline)[-20:]}")

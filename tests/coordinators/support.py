@@ -3,7 +3,7 @@
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.members import GroupLimits, Join, JoinResult, SyncResult
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -36,6 +36,19 @@ def request(member_id="", instance_id=None, **changes):
     return Join(**{**values, **changes})
 
 
+def what_records_say(group):
+    """A classic group without what is in no record: requests that wait, deadlines."""
+    members = [
+        (
+            *(m.member_id, m.instance_id, m.client_id, m.client_host, m.session_ms),
+            *(m.rebalance_ms, m.metadata(group.protocol), m.assignment),
+        )
+        for m in group.members.values()
+    ]
+    numbers = group.generation, group.state, group.protocol_type, group.protocol, group.leader
+    return numbers, members, group.static
+
+
 class Owner:
     """Does for one group what the runtime does, at once unless ``hold`` is set."""
 
@@ -48,6 +61,7 @@ class Owner:
         self.answers = {}  # token -> result
         self.log = []  # records that are stored
         self.in_flight = []
+        self.unwritten = False  # did the last write fail?
         self._tokens = iter(range(10**9))
 
     def token(self):
@@ -72,6 +86,7 @@ class Owner:
         write = self.in_flight.pop(0)
         if not error or late:
             self.log.append(write.record)
+        self.unwritten = bool(error) and not late
         self.group.stored(write, error)
         self._take()
 
@@ -128,7 +143,7 @@ class Owner:
         self.advance(0)
         ids = list(self.group.members)
         self.rejoin(*[i for i in ids if self.group.members[i].join_token is None])
-        assert self.group.state is State.COMPLETING
+        assert self.group.state is GroupState.COMPLETING
         joined = [self.answers[t] for t in tokens if t in self.answers]
         assert all(isinstance(r, JoinResult) for r in joined)
         self.stabilize()
@@ -155,7 +170,7 @@ class Owner:
             assert self.answers[token] == SyncResult(
                 ErrorCode.NONE, given[member_id], "consumer", group.protocol
             )
-        assert group.state is State.STABLE
+        assert group.state is GroupState.STABLE
 
     def restarted(self):
         """The group as the next coordinator reads it from the log."""

@@ -8,7 +8,7 @@ from tidelog.coordinators.groups.records import (
     SERDE,
     ConsumerGroupCurrentMemberAssignmentValue,
 )
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 
 ALL = slots("clicks", 0, 1, 2, 3, 4, 5)
@@ -36,7 +36,7 @@ def test_the_first_member_gets_everything_at_once(owner):
     result = owner.join("a", "clicks")
     assert (result.error, result.member_id, result.epoch) == (ErrorCode.NONE, "a", 1)
     assert result.assignment == ALL
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
     assert (owner.group.epoch, owner.group.target_epoch) == (1, 1)
 
 
@@ -49,7 +49,7 @@ def test_a_partition_is_given_up_before_it_is_given_on(owner):
     b = Consumer(owner, "b", "clicks")
     assert b.beat().assignment == frozenset()  # all taken
     assert owner.group.members["b"].state is MemberState.UNRELEASED
-    assert owner.group.state is State.RECONCILING
+    assert owner.group.state is GroupState.RECONCILING
     kept = a.beat().assignment  # a is told to give three up
     assert len(kept) == 3
     assert owner.group.members["a"].state is MemberState.UNREVOKED
@@ -58,7 +58,7 @@ def test_a_partition_is_given_up_before_it_is_given_on(owner):
     assert b.beat().assignment is None  # a has not said yet that it did
     assert a.beat().epoch == 2  # now it has
     assert b.beat().assignment == ALL - kept
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_a_member_that_says_nothing_new_hears_nothing_new(owner):
@@ -217,8 +217,8 @@ def test_who_leaves_is_not_waited_for(owner):
     settle(owner, a)
     assert a.owned == ALL
     a.leave()
-    assert owner.group.state is State.EMPTY
-    assert not owner.group.owners
+    assert owner.group.state is GroupState.EMPTY
+    assert not owner.group.image.owners
 
 
 def test_who_is_silent_for_the_session_timeout_is_dead(owner):
@@ -296,10 +296,10 @@ def test_a_regular_expression(owner):
     assert a.owned == ALL | slots("clicks2", 0)
     assert owner.group.subscribed() == {"clicks", "clicks2"}
     owner.restarted()
-    assert owner.group.regexes == {"click.*": {"clicks", "clicks2"}}
+    assert owner.group.image.regexes == {"click.*": {"clicks", "clicks2"}}
     result = owner.beat("a", a.epoch, regex="", topics=frozenset({"views"}), owned=frozenset())
     assert result.assignment == slots("views", 0)
-    assert not owner.restarted().regexes
+    assert not owner.restarted().image.regexes
 
 
 def test_a_pattern_matches_internal_topics_too(owner):
@@ -378,7 +378,7 @@ def test_a_member_id_is_not_for_two_instances(owner):
     a.leave(-2)
     taken = owner.join("b", "clicks", instance_id="i")
     assert taken.error == ErrorCode.INVALID_REQUEST
-    assert owner.group.static == {"i": "a", "j": "b"}
+    assert owner.group.image.static == {"i": "a", "j": "b"}
     back = Consumer(owner, "c", "clicks", instance_id="i")
     settle(owner, back, b)
     assert len(back.owned | b.owned) == 6
@@ -392,7 +392,7 @@ def test_an_instance_id_that_is_in_use(owner):
     assert not owner.join("a", "clicks", instance_id="one").error  # it lost our answer
     assert owner.beat("x", 1, instance_id="two").error == ErrorCode.UNKNOWN_MEMBER_ID
     assert a.leave(-1).epoch == -1
-    assert not owner.group.static
+    assert not owner.group.image.static
 
 
 # -- the log -----------------------------------------------------------------------
@@ -408,15 +408,15 @@ def test_the_next_coordinator_goes_on_where_this_one_stopped(owner):
         m: (x.epoch, x.state, x.assigned, x.revoking, x.assigned_at, x.rack_id, x.assignor)
         for m, x in before.members.items()
     }
-    epochs, targets = (before.epoch, before.target_epoch), dict(before.targets)
+    epochs, targets = (before.epoch, before.target_epoch), dict(before.image.targets)
     group = owner.restarted()
     assert (group.epoch, group.target_epoch) == epochs
-    assert group.targets == targets
+    assert group.image.targets == targets
     assert members == {
         m: (x.epoch, x.state, x.assigned, x.revoking, x.assigned_at, x.rack_id, x.assignor)
         for m, x in group.members.items()
     }
-    assert group.state is State.RECONCILING
+    assert group.state is GroupState.RECONCILING
     settle(owner, a, b)
     assert a.owned | b.owned == ALL
 
@@ -457,7 +457,12 @@ def test_an_empty_group_leaves_only_its_epochs(owner):
     a.leave()
     b.leave()
     group = owner.restarted()
-    assert (group.state, group.members, group.targets, group.static) == (State.EMPTY, {}, {}, {})
+    assert (group.state, group.members, group.image.targets, group.image.static) == (
+        GroupState.EMPTY,
+        {},
+        {},
+        {},
+    )
     assert group.epoch > 2
     last = {}
     for key, value, _ in owner.log:

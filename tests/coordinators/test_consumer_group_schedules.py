@@ -4,6 +4,7 @@ Each member behaves as clients do, but may be slow to give partitions up, lose a
 stop for ever; writes may be slow or fail, topics change, and the coordinator may restart from
 its log at any time.  What must hold:
 
+- the state of the group is the replay of its records, with those that are not written yet;
 - no partition has two owners, neither in the coordinator nor among the clients it knows;
 - epochs never go back;
 - no request is answered twice, and each is answered in the end;
@@ -15,9 +16,10 @@ import os
 import random
 
 import pytest
-from coordinators.consumer_support import Owner, cluster, slots
+from coordinators.consumer_support import Owner, cluster, slots, what_records_say
 
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.consumer_records import records
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 
 SEED = os.environ.get("TIDELOG_SEED", "1")
@@ -48,7 +50,8 @@ class SimulatedConsumer:
             self.owned = self.given = frozenset()
         more = {"instance_id": self.instance_id}
         if self.full or self.epoch == 0:
-            more |= {"topics": self.world.wanted, "rebalance_ms": 20_000, "owned": self.owned}
+            timeout = rng.choice((20_000, 20_000, 25_000))  # it was configured anew
+            more |= {"topics": self.world.wanted, "rebalance_ms": timeout, "owned": self.owned}
         elif self.owned != self.said:
             more["owned"] = self.owned
         self.sent = more.get("owned")
@@ -114,13 +117,19 @@ class World:
 
     def check(self):
         group = self.owner.group
+        # The state is the replay of the records: stored, under way, and marked to be written.
+        replayed = self.owner.compacted.replayed(
+            *(write.records for write in self.owner.in_flight),
+            records(group.image, group.image.dirty),
+        )
+        assert what_records_say(replayed) == what_records_say(group.image)
         epochs = (group.epoch, group.target_epoch)
         assert epochs >= self.epochs
         assert group.target_epoch <= group.epoch
         self.epochs = epochs
         held = [slot for m in group.members.values() for slot in m.assigned | m.revoking]
         assert len(held) == len(set(held)), "two owners"
-        assert group.owners == {
+        assert group.image.owners == {
             slot: m.member_id for m in group.members.values() for slot in m.assigned | m.revoking
         }
         for member_id, member in group.members.items():
@@ -134,7 +143,7 @@ class World:
         for member in known:
             there = group.members[member.member_id]
             assert member.owned <= there.assigned | there.revoking
-        assert set(group.static.values()) <= set(group.members)
+        assert set(group.image.static.values()) <= set(group.members)
 
     def happen(self):
         rng, owner = self.rng, self.owner
@@ -193,9 +202,9 @@ class World:
         group = self.owner.group
         alive = [m for m in self.members if m.alive]
         if not alive:
-            return group.state is State.EMPTY
+            return group.state is GroupState.EMPTY
         return (
-            group.state is State.STABLE
+            group.state is GroupState.STABLE
             and set(group.members) == {m.member_id for m in alive}
             and all(m.owned == m.said == m.given and m.token is None for m in alive)
             and all(m.epoch == group.epoch for m in alive)
@@ -223,4 +232,4 @@ def test_random_schedules(number):
     before = {m: (x.epoch, x.assigned) for m, x in group.members.items()}
     again = world.owner.restarted()
     assert {m: (x.epoch, x.assigned) for m, x in again.members.items()} == before
-    assert again.state in (State.STABLE, State.EMPTY)
+    assert again.state in (GroupState.STABLE, GroupState.EMPTY)

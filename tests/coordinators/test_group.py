@@ -4,7 +4,7 @@ import pytest
 from coordinators.support import Owner, assignment, request, subscription
 
 from tidelog.coordinators.groups.classic_group import PENDING_HOLD_MS
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 
 
@@ -24,7 +24,7 @@ def test_a_new_member_is_given_its_id_first(owner):
     answer = owner.answers[token]
     assert answer.error == ErrorCode.MEMBER_ID_REQUIRED
     assert answer.member_id == "app-id0"
-    assert owner.group.state is State.EMPTY
+    assert owner.group.state is GroupState.EMPTY
     token = owner.join(answer.member_id)
     owner.advance(0)
     assert owner.answers[token].member_id == "app-id0"
@@ -43,7 +43,7 @@ def test_the_first_member_leads_and_only_the_leader_is_told_the_members(owner):
     owner.advance(0)
     leader = owner.answers[first].member_id
     second = owner.join()
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     assert owner.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
     assert second not in owner.answers
     again = owner.join(leader)
@@ -85,21 +85,21 @@ def test_a_follower_that_joins_again_unchanged_disturbs_nobody(owner):
     generation = owner.group.generation
     token = owner.join(follower)
     assert owner.answers[token].generation == generation
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_a_leader_that_joins_again_starts_a_rebalance(owner):
     leader, _ = owner.members_join({}, {})
     token = owner.join(leader, reason="partitions were added")
     assert token not in owner.answers
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     assert "partitions were added" in list(owner.group.timeline)[-1].cause
 
 
 def test_a_changed_subscription_starts_a_rebalance(owner):
     _, follower = owner.members_join({}, {})
     owner.join(follower, protocols=(("range", subscription("other")),))
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
 
 
 def test_a_member_that_lost_the_answer_gets_it_again(owner):
@@ -108,7 +108,7 @@ def test_a_member_that_lost_the_answer_gets_it_again(owner):
     answer = owner.answers[first]
     again = owner.join(answer.member_id)
     assert owner.answers[again] == answer
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
 
 
 def test_a_second_request_of_a_member_ends_the_first(owner):
@@ -167,7 +167,7 @@ def test_inconsistent_protocols(owner, changes):
     owner.members_join({})
     token = owner.join(**changes)
     assert owner.answers[token].error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_a_lonely_member_may_change_its_protocol(owner):
@@ -192,9 +192,9 @@ def test_a_group_that_is_full():
     a, b = owner.members_join({}, {})
     token = owner.join()
     assert owner.answers[token].error == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
     owner.rejoin(a, b)  # those who are in may come again
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
 
 
 def test_an_id_that_is_not_used_takes_nobodys_place():
@@ -206,7 +206,7 @@ def test_an_id_that_is_not_used_takes_nobodys_place():
     owner.after()
     assert owner.answers[late].error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert list(owner.group.members) == [member]
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_an_id_that_was_given_out_is_not_for_a_static_member(owner):
@@ -219,7 +219,7 @@ def test_an_id_that_was_given_out_is_not_for_a_static_member(owner):
     assert owner.group.static == {"i": first}
     new = owner.join(owner.answers[token].member_id, "other")
     assert owner.answers[new].error == ErrorCode.UNKNOWN_MEMBER_ID
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_an_id_that_is_not_used_holds_nobody_up_for_long(owner):
@@ -230,9 +230,9 @@ def test_an_id_that_is_not_used_holds_nobody_up_for_long(owner):
     owner.leave(a)
     rest = list(owner.group.members)
     owner.rejoin(*rest)
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     owner.advance(PENDING_HOLD_MS)
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
     owner.stabilize()
     for _ in range(4):
         owner.advance(3000)
@@ -245,7 +245,7 @@ def test_a_member_that_stops_heartbeating(owner):
     for _ in range(4):
         owner.advance(3000)
         owner.heartbeat(a)
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     event = next(e for e in owner.group.timeline if e.kind == "expired")
     assert event.member_id == b
     assert event.cause == "no heartbeat for 10000 ms"
@@ -257,7 +257,7 @@ def test_a_group_without_heartbeats_becomes_empty_and_says_so_in_the_log(owner):
     owner.members_join({}, {})
     owner.advance(20_000)
     group = owner.group
-    assert (group.state, group.members, group.generation) == (State.EMPTY, {}, 2)
+    assert (group.state, group.members, group.generation) == (GroupState.EMPTY, {}, 2)
     assert owner.log[-1].value.members == []
     assert group.next_deadline() is None
 
@@ -284,7 +284,7 @@ def test_members_that_never_sync_are_removed(owner):
         owner.heartbeat(b, generation)
         owner.advance(3000)
     assert b not in owner.group.members
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
 
 
 def test_sync_errors(owner):
@@ -314,11 +314,11 @@ def test_heartbeat_and_commit_errors(owner):
         assert check(a, "instance", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert group.may_commit("", None, -1) == ErrorCode.UNKNOWN_MEMBER_ID
     owner.join(a)
-    assert group.state is State.COMPLETING
+    assert group.state is GroupState.COMPLETING
     assert group.may_commit(a, None, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     assert group.heartbeat(a, None, 2) == 0
     owner.leave(a)
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
     assert group.may_commit("", None, -1) == 0
     assert group.may_commit(a, None, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -332,7 +332,7 @@ def test_leave_errors_and_pending_members(owner):
     owner.after()
     assert owner.leave(owner.answers[token].member_id) == 0
     assert owner.leave(a, reason="the consumer is closed") == 0
-    assert owner.group.state is State.EMPTY
+    assert owner.group.state is GroupState.EMPTY
     assert any("the consumer is closed" in event.cause for event in owner.group.timeline)
 
 
@@ -355,10 +355,10 @@ def test_the_assignment_is_given_out_after_it_is_stored():
     member = owner.answers[token].member_id
     sync = owner.sync(member, 1, {member: assignment(3)})
     assert sync not in owner.answers
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
     owner.store()
     assert owner.answers[sync].assignment == assignment(3)
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
 
 
 def test_an_assignment_that_cannot_be_written_starts_over():
@@ -369,7 +369,7 @@ def test_an_assignment_that_cannot_be_written_starts_over():
     sync = owner.sync(member, 1, {member: assignment(3)})
     owner.store(ErrorCode.NOT_COORDINATOR)
     assert owner.answers[sync].error == ErrorCode.NOT_COORDINATOR
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     owner.join(member)
     owner.stabilize()
 
@@ -383,9 +383,9 @@ def test_a_write_that_is_overtaken_by_a_rebalance_changes_nothing():
     owner.join(client_id="other")
     assert owner.answers[sync].error == ErrorCode.REBALANCE_IN_PROGRESS
     owner.store()
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     owner.rejoin(member)
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
     owner.stabilize()
 
 
@@ -400,7 +400,7 @@ def test_a_static_member_that_restarts_does_not_rebalance(owner):
     answer = owner.answers[token]
     assert (answer.error, answer.generation) == (0, owner.group.generation)
     assert answer.member_id not in (a, b)
-    assert owner.group.state is State.STABLE
+    assert owner.group.state is GroupState.STABLE
     sync = owner.sync(answer.member_id, answer.generation, instance_id="two")
     assert owner.answers[sync].assignment == given
     assert [m.member_id for m in owner.log[-1].value.members] == [a, answer.member_id]
@@ -428,7 +428,7 @@ def test_a_static_leader_that_restarts_computes_no_assignment(owner, may_skip):
 def test_a_static_member_that_comes_back_with_other_topics_rebalances(owner):
     a, _ = owner.members_join({"instance_id": "one"}, {"instance_id": "two"})
     owner.join(instance_id="two", protocols=(("range", subscription("clicks", "more")),))
-    assert owner.group.state is State.PREPARING
+    assert owner.group.state is GroupState.PREPARING
     owner.rejoin(a)
     owner.stabilize()
 
@@ -454,7 +454,7 @@ def test_a_static_member_keeps_its_place_until_its_session_ends(owner):
     owner.join(a, "one", rebalance_ms=3000)  # the leader; two is down
     owner.advance(3000)
     assert set(owner.group.members) == {a, b}
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
 
 
 def test_a_static_leader_that_does_not_join_again_leads_no_longer(owner):
@@ -488,7 +488,7 @@ def test_a_restart_in_the_middle_of_a_rebalance(owner):
     parked = owner.join(a)
     group = owner.restarted()
     assert owner.answers[parked].error == ErrorCode.NOT_COORDINATOR
-    assert (group.state, group.generation) == (State.STABLE, generation)
+    assert (group.state, group.generation) == (GroupState.STABLE, generation)
     assert owner.heartbeat(a) == 0
     assert owner.heartbeat(b, instance_id="s") == 0
     token = owner.join(a)
@@ -548,7 +548,7 @@ def test_who_is_waited_for_and_for_how_long(owner):
     assert (gone.silent_ms, gone.expires_in_ms) == (15_000, 30_000)
     assert (new.waited_for, new.silent_ms, new.expires_in_ms) == (False, -1, -1)
     owner.join(old)
-    assert owner.group.state is State.COMPLETING
+    assert owner.group.state is GroupState.COMPLETING
     assert [row.waited_for for row in owner.group.statuses()] == [True, False]  # the leader
 
 

@@ -3,6 +3,7 @@
 Each member behaves as clients do, but any of its steps may be late or never come, writes may
 be slow or fail, and the coordinator may restart at any time.  What must hold:
 
+- a group that is Stable or Empty is the replay of its last record, once that is written;
 - no request is answered twice, and every parked one is answered in the end;
 - the generation never goes back, a restart aside;
 - when the group is Stable, every partition belongs to exactly one member;
@@ -13,9 +14,11 @@ import os
 import random
 
 import pytest
-from coordinators.support import Owner, assignment, request, subscription
+from coordinators.support import Owner, assignment, request, subscription, what_records_say
 
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.classic_group import ClassicGroup
+from tidelog.coordinators.groups.records import SERDE
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 
@@ -124,19 +127,28 @@ class World:
         self.check()
 
     def check(self):
-        group = self.owner.group
+        group, owner = self.owner.group, self.owner
+        settled = group.state in (GroupState.STABLE, GroupState.EMPTY)
+        if settled and not owner.in_flight and not owner.unwritten:
+            # The state is the replay of the records.
+            replayed = ClassicGroup("g", owner.limits, owner.clock)
+            if owner.log:
+                replayed.restore(SERDE.decode(*SERDE.encode(owner.log[-1])).value)
+                assert what_records_say(replayed) == what_records_say(group)
+            else:
+                assert group.untouched or group.pending
         assert group.generation >= self.generation
         self.generation = group.generation
         waiting = sum(m.join_token is not None for m in group.members.values())
         assert group._waiting == waiting
-        if group.state is State.STABLE:
+        if group.state is GroupState.STABLE:
             owned = [
                 row
                 for member in group.members.values()
                 for row in assigned_partitions(member.assignment)
             ]
             assert sorted(owned) == [("clicks", i) for i in range(PARTITIONS)]
-        if group.state is State.EMPTY:
+        if group.state is GroupState.EMPTY:
             assert not group.members
         else:
             assert group.leader is None or group.leader in group.members
@@ -203,9 +215,9 @@ class World:
         group = self.owner.group
         alive = [m for m in self.members if m.alive]
         if not alive:
-            return group.state is State.EMPTY and not group.members
+            return group.state is GroupState.EMPTY and not group.members
         return (
-            group.state is State.STABLE
+            group.state is GroupState.STABLE
             and all(m.state == "consuming" and m.generation == group.generation for m in alive)
             and set(group.members) == {m.member_id for m in alive}
         )

@@ -9,7 +9,7 @@ from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.consumer_members import MemberState
 from tidelog.coordinators.groups.members import GroupLimits
 from tidelog.coordinators.groups.migration import downgrade, upgrade
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -89,7 +89,9 @@ def classic_group(*members, **options):
 
 def upgraded(classic, **limits):
     owner = Owner(clock=classic.clock, **limits)
-    owner.group = upgrade(classic.group, lambda _: owner.group, owner.metadata)
+    owner.group = upgrade(
+        classic.group, lambda _, timeline: owner.new_group(timeline), owner.metadata
+    )
     owner.group.converted()
     return owner
 
@@ -208,7 +210,7 @@ def test_upgrade():
     group = owner.group
     assert group.epoch == generation + 1
     assert [group.members[i].epoch for i in ids] == [generation] * 2
-    assert group.static == {"one": ids[1]}
+    assert group.image.static == {"one": ids[1]}
     assert not group.downgrades
     old = []
     for place, (member_id, instance) in enumerate(zip(ids, (None, "one"), strict=True)):
@@ -257,9 +259,12 @@ def test_downgrade_when_the_last_new_member_goes():
     new.leave()
     assert owner.group.downgrades
     classic = downgrade(
-        owner.group, lambda name: ClassicGroup(name, GroupLimits(), owner.clock, lambda: "x")
+        owner.group,
+        lambda name, timeline: ClassicGroup(
+            name, GroupLimits(), owner.clock, lambda: "x", timeline
+        ),
     )
-    assert classic.state is State.PREPARING  # everybody joins again
+    assert classic.state is GroupState.PREPARING  # everybody joins again
     assert classic.generation == epoch
     assert set(classic.members) == {old.member_id, third.member_id}
     assert classic.static == {"static": third.member_id}

@@ -4,6 +4,7 @@ Members of the classic and of the consumer protocol come, go, die and are slow, 
 group is upgraded and downgraded again and again; writes may be slow or fail, and the
 coordinator may restart from its log at any time.  What must hold:
 
+- a group that has settled is the replay of its records;
 - no partition is held by two clients that the coordinator takes for members;
 - no request is answered twice, and each is answered in the end;
 - once the faults stop, everybody who is alive is in, and every partition is held once.
@@ -13,9 +14,10 @@ import os
 import random
 
 import pytest
-from coordinators.consumer_support import cluster, slots
+from coordinators.consumer_support import cluster, slots, what_records_say
 from coordinators.shard_support import Log
 from coordinators.support import assignment, request, subscription
+from coordinators.support import what_records_say as classic_records_say
 
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
@@ -25,7 +27,7 @@ from tidelog.coordinators.groups.records import (
     SERDE,
 )
 from tidelog.coordinators.groups.shard import GroupShard
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import assigned_partitions
 
@@ -172,21 +174,24 @@ class World:
         self.asked = self.answered = 0
         self.converted = 0
         self.log = Log()
-        self.shard = self.new_shard()
+        self.unwritten = False  # did the last write fail?
+        self.replayed_rows = 0
+        self.replica = self.new_shard(Log())
+        self.shard = self.new_shard(self.log)
         self.kind = None
         self.speed = rng.choice((1, 0.5, 0.1))
 
-    def new_shard(self):
+    def new_shard(self, log):
         limits = ConsumerLimits(session_ms=15_000)
         return GroupShard(
-            self.log, self.log, self.clock, GroupLimits(), lambda _: limits, lambda: self.metadata
+            log, log, self.clock, GroupLimits(), lambda _: limits, lambda: self.metadata
         )
 
     def restart(self):
         old, rows = self.log, self.log.rows
         self.log = Log()
         self.log.rows = rows
-        old_shard, self.shard = self.shard, self.new_shard()
+        old_shard, self.shard = self.shard, self.new_shard(self.log)
         while old.waiting:
             old.store(ErrorCode.NOT_COORDINATOR)
         old_shard.unload(ErrorCode.NOT_COORDINATOR)
@@ -201,7 +206,9 @@ class World:
             error = ErrorCode.NONE
             if self.rng.random() < fail:
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            self.log.store(error, late=self.rng.random() < 0.5)
+            late = self.rng.random() < 0.5
+            self.log.store(error, late=late)
+            self.unwritten = bool(error) and not late
         self.check()
 
     def advance(self, ms):
@@ -218,7 +225,23 @@ class World:
                 self.log.callback(key)
             self.work()
 
+    def check_replay(self):
+        """A group that has settled, with nothing under way, is the replay of its records."""
+        for row in self.log.rows[self.replayed_rows :]:
+            self.replica.replay(SERDE.decode(*row), self.clock.now_ms())
+        self.replayed_rows = len(self.log.rows)
+        group, replica = self.shard.groups.get("g"), self.replica.groups.get("g")
+        if self.log.waiting or self.unwritten or group is None:
+            return
+        if isinstance(group, ConsumerGroup):
+            if not group.image.dirty:
+                replica.image.index_owners()
+                assert what_records_say(replica.image) == what_records_say(group.image)
+        elif group.state is GroupState.STABLE:
+            assert classic_records_say(replica) == classic_records_say(group)
+
     def check(self):
+        self.check_replay()
         group = self.shard.groups.get("g")
         kind = type(group)
         if group is not None and kind is not self.kind:
@@ -268,11 +291,11 @@ class World:
         group = self.shard.groups.get("g")
         alive = [c for c in self.clients if c.alive]
         if not alive:
-            return group is None or group.state is State.EMPTY
+            return group is None or group.state is GroupState.EMPTY
         held = sorted(s for c in alive for s in c.owned)
         return (
             group is not None
-            and group.state is State.STABLE
+            and group.state is GroupState.STABLE
             and set(group.members) == {c.member_id for c in alive}
             and held == sorted(slots("clicks", *range(PARTITIONS)))
             and not any(c.busy for c in self.clients)

@@ -14,7 +14,7 @@ from tidelog.broker import authorized_operations
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.coordinators.groups.classic_group import ClassicGroup
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.describe_groups import (
     DescribedGroup,
@@ -53,19 +53,19 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
                 text = f"group {group_id!r} is not a classic group"
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
     except ApiError as error:
-        return _described(group_id, State.DEAD, error.code, error.message)
+        return _described(group_id, GroupState.DEAD, error.code, error.message)
     if group is None:
-        return _described(group_id, State.DEAD)
+        return _described(group_id, GroupState.DEAD)
     described = _described(group_id, group.state)
     described.protocol_type = group.protocol_type or ""
     described.members = _members(group)
-    if group.state is State.STABLE:
+    if group.state is GroupState.STABLE:
         described.protocol_data = group.protocol or ""
     return described
 
 
 def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
-    stable = group.state is State.STABLE  # before, nobody has anything
+    stable = group.state is GroupState.STABLE  # before, nobody has anything
     return [
         DescribedGroupMember(
             member_id=member.member_id,
@@ -80,7 +80,7 @@ def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
 
 
 def _described(
-    group_id: str, state: State, code: int = 0, text: str | None = None
+    group_id: str, state: GroupState, code: int = 0, text: str | None = None
 ) -> DescribedGroup:
     return DescribedGroup(
         error_code=code,

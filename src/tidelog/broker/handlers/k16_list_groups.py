@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def list_groups(
                 group_type=group.group_type,
             )
             for group in groups[start : start + _AT_ONCE]
-            if group.state is not State.DEAD
+            if group.state is not GroupState.DEAD
             and (not states or group.state.lower() in states)
             and (not types or group.group_type in types)
         ]

@@ -15,7 +15,7 @@ from tidelog.broker.request import Request
 from tidelog.coordinators.groups.assignors import NO_SLOTS, Slot
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import by_topic
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.consumer_group_describe import (
     Assignment,
@@ -61,7 +61,7 @@ def _describe(broker: Broker, group_id: str) -> DescribedConsumerGroup:
             error_code=error.code,
             error_message=error.message,
             group_id=group_id,
-            group_state=State.DEAD if error.code == ErrorCode.GROUP_ID_NOT_FOUND else "",
+            group_state=GroupState.DEAD if error.code == ErrorCode.GROUP_ID_NOT_FOUND else "",
             group_epoch=0,
             assignment_epoch=0,
             assignor_name="",
@@ -86,7 +86,7 @@ def _describe(broker: Broker, group_id: str) -> DescribedConsumerGroup:
                 subscribed_topic_names=sorted(member.topics),
                 subscribed_topic_regex=member.regex or None,
                 assignment=_assignment(member.assigned, names),
-                target_assignment=_assignment(group.targets.get(member_id, NO_SLOTS), names),
+                target_assignment=_assignment(group.image.targets.get(member_id, NO_SLOTS), names),
                 member_type=_CONSUMER if member.classic is None else _CLASSIC,
             )
             for member_id, member in group.members.items()

@@ -39,7 +39,8 @@ from tidelog.coordinators.groups.members import (
     SyncResult,
     Token,
 )
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
+from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.errors import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS = 300_000  # how long a new member may wait in its first rebalance
@@ -59,8 +60,9 @@ class ClassicGroup(ClassicState):
         limits: GroupLimits,
         clock: Clock,
         new_id: Callable[[], str] = lambda: str(uuid4()),
+        timeline: Timeline | None = None,
     ) -> None:
-        super().__init__(group_id, limits, clock)
+        super().__init__(group_id, limits, clock, timeline)
         self._new_id = new_id
         self._join_deadline: int | None = None
         self._initial_left = -1  # of the first rebalance: ms by which it may still be put off
@@ -84,7 +86,7 @@ class ClassicGroup(ClassicState):
 
     def _refusal(self, request: Join) -> ErrorCode:
         """Why nobody with such a request may join; NONE if one may."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self.limits.allow_session(request.session_ms):
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -133,15 +135,15 @@ class ClassicGroup(ClassicState):
             self._answer(token, JoinResult(error, request.member_id))
             return
         changed = member.protocols != request.protocols
-        if self.state is State.COMPLETING and not changed:
+        if self.state is GroupState.COMPLETING and not changed:
             # It has lost our answer.
             self._answer(token, self._joined(member))
-        elif self.state is State.STABLE and not changed and member.member_id != self.leader:
+        elif self.state is GroupState.STABLE and not changed and member.member_id != self.leader:
             self._touch(member)
             self._answer(token, self._joined(member))
         else:
             cause = "the leader asks for a new assignment"
-            if self.state is State.COMPLETING or member.member_id != self.leader:
+            if self.state is GroupState.COMPLETING or member.member_id != self.leader:
                 cause = "its subscription has changed"
             if request.reason:
                 cause = f"{cause}; it says: {request.reason}"
@@ -167,7 +169,7 @@ class ClassicGroup(ClassicState):
         self.leader = self.leader or member_id
         member.deadline = self._now() + NEW_MEMBER_TIMEOUT_MS
         self._wake(member.deadline)
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             self._newcomers = True
         self._note("joined", member, request.reason or member.shown)
         self._prepare(member, f"a new member joined: {member.shown}")
@@ -196,7 +198,11 @@ class ClassicGroup(ClassicState):
             self._unsynced.remove(old_id)
             self._unsynced.add(member_id)
         self._note("replaced", old, f"the static member restarted; {old_id} is fenced")
-        if self.state is State.STABLE and unchanged and self._select_protocol() == self.protocol:
+        if (
+            self.state is GroupState.STABLE
+            and unchanged
+            and self._select_protocol() == self.protocol
+        ):
             self._touch(old)
             was_leader = old_leader == old_id
             answer = self._joined(old)
@@ -215,12 +221,12 @@ class ClassicGroup(ClassicState):
 
     def _prepare(self, member: Member | None, cause: str) -> None:
         """Ask everybody to join again."""
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             return
         now, timeout = self._now(), self._rebalance_timeout()
-        if self.state is State.COMPLETING:
+        if self.state is GroupState.COMPLETING:
             self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             delay = self.limits.initial_delay_ms
             self._initial_left = max(timeout - delay, 0)
             self._join_deadline = now + delay
@@ -229,12 +235,12 @@ class ClassicGroup(ClassicState):
         self._newcomers = False
         self._sync_deadline = None
         self._storing = False
-        self._become(State.PREPARING)
+        self._become(GroupState.PREPARING)
         self._wake(self._join_deadline)
         self._note("rebalance", member, cause)
 
     def _complete_if_all_joined(self) -> None:
-        if self.state is not State.PREPARING or self._initial_left >= 0:
+        if self.state is not GroupState.PREPARING or self._initial_left >= 0:
             return
         if self._waiting < len(self.members):
             return
@@ -277,7 +283,7 @@ class ClassicGroup(ClassicState):
                 m.member_id for m in self.members.values() if m.join_token is not None
             )
         self.protocol = self._select_protocol()
-        self._become(State.COMPLETING)
+        self._become(GroupState.COMPLETING)
         count = "1 member" if len(self.members) == 1 else f"{len(self.members)} members"
         self._note("generation", None, f"{count}, protocol {self.protocol}")
         self._sync_deadline = self._now() + self._rebalance_timeout()
@@ -294,7 +300,7 @@ class ClassicGroup(ClassicState):
     def _empty(self) -> None:
         self.protocol = self.leader = None
         self._waiting = 0
-        self._become(State.EMPTY)
+        self._become(GroupState.EMPTY)
         self._note("empty", None, "the last member is gone")
         self._write()
 
@@ -319,9 +325,9 @@ class ClassicGroup(ClassicState):
             self.protocol,
         ):
             self._answer(token, SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-        elif self.state is State.PREPARING:
+        elif self.state is GroupState.PREPARING:
             self._answer(token, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
-        elif self.state is State.STABLE:
+        elif self.state is GroupState.STABLE:
             self._has_synced(member)
             self._touch(member)
             self._answer(token, self._assigned(member))
@@ -348,7 +354,7 @@ class ClassicGroup(ClassicState):
             self._answer(write.token, answer)
         if write.assignments is None:
             return
-        if self.state is not State.COMPLETING or write.generation != self.generation:
+        if self.state is not GroupState.COMPLETING or write.generation != self.generation:
             return  # another rebalance has begun; who waited for this one knows
         self._storing = False
         if error:
@@ -357,7 +363,7 @@ class ClassicGroup(ClassicState):
             return
         for name, member in self.members.items():
             member.assignment = write.assignments.get(name, b"")
-        self._become(State.STABLE)
+        self._become(GroupState.STABLE)
         self._note("stable", None, "every member has its assignment")
         for member in self.members.values():
             if member.sync_token is not None:
@@ -373,25 +379,25 @@ class ClassicGroup(ClassicState):
         if member is None:
             return error
         self._touch(member)
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """May this member commit offsets now?"""
-        if generation < 0 and self.state is State.EMPTY:
+        if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE  # somebody who assigns partitions by hand
         member, error = self._current(member_id, instance_id, generation)
         if member is None:
             return error
-        if self.state is State.COMPLETING:
+        if self.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._touch(member)
         return ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None = None, reason: str = "") -> ErrorCode:
         """A member leaves; an operator may remove a static one by its instance id alone."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if instance_id is not None and not member_id:
             member_id = self.static.get(instance_id, "")
@@ -407,7 +413,7 @@ class ClassicGroup(ClassicState):
 
     def _leave(self, member: Member, kind: str, cause: str) -> None:
         self._remove(member, kind, cause)
-        if self.state in (State.STABLE, State.COMPLETING):
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING):
             self._prepare(member, f"a member {kind}: {member.shown}: {cause}")
         self._complete_if_all_joined()
 
@@ -464,7 +470,7 @@ class ClassicGroup(ClassicState):
         self.writes.clear()
         self._waiting = 0
         self._join_deadline = self._sync_deadline = self._wake_at = None
-        self._become(State.DEAD)
+        self._become(GroupState.DEAD)
 
     def loaded(self) -> None:
         """The whole shard is replayed: sessions begin now."""
@@ -484,8 +490,8 @@ class ClassicGroup(ClassicState):
         return [self._status(member) for member in self.members.values()]
 
     def _status(self, member: Member) -> MemberStatus:
-        waited_for = self.state is State.PREPARING and member.join_token is None
-        if self.state is State.COMPLETING and not self._storing:
+        waited_for = self.state is GroupState.PREPARING and member.join_token is None
+        if self.state is GroupState.COMPLETING and not self._storing:
             waited_for = member.member_id == self.leader
         shown = (member.member_id, member.instance_id, member.client_id, member.client_host)
         if _kept_alive(member) or member.is_new:
@@ -501,7 +507,7 @@ class ClassicGroup(ClassicState):
     @property
     def untouched(self) -> bool:
         """Nobody was ever in it: a request that led to nothing made it."""
-        return self.state is State.EMPTY and self.generation == 0 and not self.pending
+        return self.state is GroupState.EMPTY and self.generation == 0 and not self.pending
 
 
 def _kept_alive(member: Member) -> bool:

@@ -25,7 +25,7 @@ from tidelog.coordinators.groups.records import (
     GroupMetadataValue,
     MemberMetadata,
 )
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.coordinators.records import CoordinatorRecord
 from tidelog.errors import ErrorCode
@@ -63,10 +63,11 @@ class ClassicState:
         group_id: str,
         limits: GroupLimits,
         clock: Clock,
+        timeline: Timeline | None,
     ) -> None:
         self.group_id = group_id
         self.limits = limits
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.state_since_ms = clock.now_ms()
         self.generation = 0
         self.protocol_type: str | None = None
@@ -75,7 +76,7 @@ class ClassicState:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}  # instance id -> member id
         self.pending: dict[str, Pending] = {}
-        self.timeline = Timeline()
+        self.timeline = timeline or Timeline()
         self.replies: list[tuple[Token, JoinResult | SyncResult]] = []
         self.writes: list[Write] = []
         self._clock = clock
@@ -136,7 +137,7 @@ class ClassicState:
         self, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[Member | None, ErrorCode]:
         """The member, if it is of this generation."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
         member, error = self._find(member_id, instance_id)
         if member is not None and generation != self.generation:
@@ -150,7 +151,7 @@ class ClassicState:
         if member is None:
             # Ids that were given out do not count: who dies with one would shut others out.
             return len(self.members) < self.limits.max_size
-        if self.state is State.PREPARING and member.join_token is None:
+        if self.state is GroupState.PREPARING and member.join_token is None:
             return self._waiting < self.limits.max_size  # the limit was lowered since
         return True
 
@@ -285,7 +286,7 @@ class ClassicState:
             )
             self._insert(member)
             self._touch(member)
-        self._become(State.STABLE if self.members else State.EMPTY)
+        self._become(GroupState.STABLE if self.members else GroupState.EMPTY)
         if value.current_state_timestamp >= 0:
             self.state_since_ms = value.current_state_timestamp
 
@@ -295,7 +296,7 @@ class ClassicState:
 
     # -- time, and what happened ------------------------------------------------
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: GroupState) -> None:
         if state is not self.state:
             self.state = state
             self.state_since_ms = self._clock.now_ms()

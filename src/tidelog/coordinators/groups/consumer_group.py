@@ -1,68 +1,68 @@
-"""A consumer group of KIP-848: a pure state machine.
+"""A consumer group of KIP-848: a state machine without I/O.
 
     Empty        no members
     Reconciling  some members are on their way to what the newest assignment gives them
-    Stable       everybody has it
-    Dead         gone: deleted, converted, or the shard has moved to another broker
+    Stable       every member has it
+    Dead         gone: deleted, converted, or the shard was unloaded
 
 Three numbers drive it.  The *group epoch* grows with every change of members, subscriptions
-or topics.  The *target epoch* is the group epoch for which the assignor has said who should
-have what.  A *member epoch* is how far a member has come.  Heartbeats carry a member from its
+or topics.  The *target epoch* is the group epoch for which the assignor has computed the target
+assignment.  A *member epoch* is how far a member has come.  Heartbeats carry a member from its
 epoch to the target, giving up first (see ``consumer_members.reconcile``).  The assignor runs
 as soon as the epoch grows; Kafka's state Assigning is never seen.
 
+This file queues requests, writes and answers.  What the records say is in ``consumer_image.py``;
+who is a member, and until when, in ``consumer_membership.py``; the epochs and the target in
+``consumer_assignment.py``; what the two protocols ask for in ``consumer_heartbeats.py`` and
+``consumer_classic.py``.
+
 No sockets, no log, no awaiting.  A request is a token; answers are put into ``replies``, what
-must be written first into ``writes``; the owner takes both after each call, writes, and
-reports with ``stored``.  It calls ``tick`` when ``next_deadline`` has passed.
+must be written first into ``writes``; the shard takes both after each call, writes, and reports
+with ``stored``.  It calls ``tick`` when ``next_deadline`` has passed.
 
 At most one write is under way.  Requests that come meanwhile wait and are served together,
 with one run of the assignor: so a thousand members that start at once cost a few.  A write
 has the newest value of everything that changed; if it fails, the same things are written
-again with the next one, so the log never misses a step for long, and nobody is told what
+again with the next one, so the log never misses a step for long, and no member is told what
 is not in it.
-
-Members that still speak the classic protocol are served too: see ``consumer_classic.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import uuid4
 
 from tidelog.clock import Clock
-from tidelog.coordinators.groups import consumer_records as stored_as
-from tidelog.coordinators.groups.assignors import NO_SLOTS
-from tidelog.coordinators.groups.consumer_classic import ClassicMembers, Sync
+from tidelog.coordinators.groups import consumer_records
+from tidelog.coordinators.groups.consumer_assignment import GroupContext, TargetAssignment
+from tidelog.coordinators.groups.consumer_classic import ClassicAdapter, Sync
+from tidelog.coordinators.groups.consumer_heartbeats import ConsumerHeartbeats
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Dirty, Kind
 from tidelog.coordinators.groups.consumer_members import (
-    LEFT,
-    LEFT_FOR_A_WHILE,
     Beat,
     BeatResult,
     ConsumerLimits,
     ConsumerMember,
-    Current,
-    MemberState,
 )
-from tidelog.coordinators.groups.consumer_records import Dirty, Kind
-from tidelog.coordinators.groups.consumer_state import unknown_member
-from tidelog.coordinators.groups.members import Join, JoinResult, SyncResult, Token
-from tidelog.coordinators.groups.states import State
-from tidelog.coordinators.groups.topic_regex import check_pattern
+from tidelog.coordinators.groups.consumer_membership import Membership
+from tidelog.coordinators.groups.deadlines import Deadlines
+from tidelog.coordinators.groups.members import Join, JoinResult, MemberStatus, SyncResult, Token
+from tidelog.coordinators.groups.states import GroupState
+from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.coordinators.records import CoordinatorRecord
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
-from tidelog.wire.consumer_protocol import (
-    PROTOCOL_TYPE,
-)
+from tidelog.wire.consumer_protocol import PROTOCOL_TYPE
 
 _REFUSALS = frozenset({ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNRELEASED_INSTANCE_ID})
 _RETRY_MS = 1_000  # after a failed write
-# While something is going on members are asked to come sooner than every five seconds: who
+# While a rebalance goes on members are asked to come sooner than every five seconds: one that
 # waits for a partition cannot be told that it is free.
 _SOON_MS = 500
 _SOON_PER_MEMBER_MS = 2
 
+Request = Beat | Join | Sync
 Answer = BeatResult | JoinResult | SyncResult
 
 
@@ -75,7 +75,7 @@ class ConsumerWrite:
     answers: list[tuple[Token, Answer]]
 
 
-class ConsumerGroup(ClassicMembers):
+class ConsumerGroup:
     """See the module."""
 
     group_type = "consumer"
@@ -88,12 +88,23 @@ class ConsumerGroup(ClassicMembers):
         clock: Clock,
         metadata: Callable[[], ClusterMetadata],
         new_id: Callable[[], str] = lambda: str(uuid4()),
+        timeline: Timeline | None = None,
     ) -> None:
-        super().__init__(group_id, limits, clock, metadata, new_id)
+        self.group_id = group_id
+        self.image = ConsumerGroupImage(group_id)
+        self.state = GroupState.EMPTY
         self.state_since_ms = clock.now_ms()
+        self.timeline = timeline or Timeline()
         self.replies: list[tuple[Token, Answer]] = []
         self.writes: list[ConsumerWrite] = []
-        self._queue: list[tuple[Beat | Join | Sync, Token]] = []
+        self._deadlines = Deadlines(clock)
+        context = GroupContext(limits, clock, metadata, new_id, self._deadlines, self.timeline)
+        self._context = context
+        self._assignment = TargetAssignment(self.image, context)
+        self._membership = Membership(self.image, self._assignment, context)
+        self._heartbeats = ConsumerHeartbeats(self.image, self._membership, context)
+        self._classic = ClassicAdapter(self.image, self._membership, context)
+        self._queue: list[tuple[Request, Token]] = []
         self._in_flight: ConsumerWrite | None = None
         self._retry_at: int | None = None
 
@@ -117,27 +128,34 @@ class ConsumerGroup(ClassicMembers):
         protocol_type: str | None = None,
         protocol: str | None = None,
     ) -> None:
-        """Such a member asks for its assignment; nobody brings one."""
+        """Such a member asks for its assignment; none of them brings one."""
         self._ask(Sync(member_id, instance_id, generation, protocol_type, protocol), token)
 
-    def _ask(self, request: Beat | Join | Sync, token: Token) -> None:
+    def _ask(self, request: Request, token: Token) -> None:
         member = self.members.get(request.member_id)
         if member is not None:
-            self._touch(member)  # it is alive, however long the log takes
+            self._membership.touch(member)  # it is alive, however long the log takes
         self._queue.append((request, token))
         self._process()
 
-    def leave(self, member_id: str, instance_id: str | None = None, reason: str = "") -> ErrorCode:
-        """A classic member leaves, or an operator removes a member (LeaveGroup)."""
-        if self.state is State.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if instance_id is not None and not member_id:
-            member_id = self.static.get(instance_id, "")
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A classic member is alive; the answer tells it whether to join again."""
         try:
-            member = self._find(member_id, instance_id)
+            self._check_alive()
+            return self._classic.heartbeat(member_id, instance_id, generation)
         except ApiError as error:
             return error.code
-        self._remove(member, "left", reason or "it left the group")
+
+    def leave(self, member_id: str, instance_id: str | None = None, reason: str = "") -> ErrorCode:
+        """A classic member leaves, or an operator removes a member (LeaveGroup)."""
+        if instance_id is not None and not member_id:
+            member_id = self.image.static.get(instance_id, "")
+        try:
+            self._check_alive()
+            member = self.image.find(member_id, instance_id)
+        except ApiError as error:
+            return error.code
+        self._membership.remove(member, "left", reason or "it left the group")
         self._process()
         return ErrorCode.NONE
 
@@ -152,13 +170,14 @@ class ConsumerGroup(ClassicMembers):
     ) -> ErrorCode:
         """May this member commit offsets of these partitions?  An old OffsetCommit knows no epochs.
 
-        Also in an older epoch, if it has had all of them since then: it has not yet heard of
-        the newer one, and no other member can have read them meanwhile (KIP-1251).
+        Also in an older epoch, if it has had all of them since then: the answer with the newer one
+        is on its way, and no other member can have read them meanwhile (KIP-1251).
         """
         if epoch < 0 and not self.members:
-            return ErrorCode.NONE  # somebody who assigns partitions by hand
+            return ErrorCode.NONE  # a client that assigns partitions by hand
         try:
-            member = self._find(member_id, instance_id)
+            self._check_alive()
+            member = self.image.find(member_id, instance_id)
         except ApiError as error:
             return error.code
         if not member.classic and not knows_epochs:
@@ -167,37 +186,41 @@ class ConsumerGroup(ClassicMembers):
         if epoch < member.epoch and self._has_had(member, epoch, places):
             code = ErrorCode.NONE
         if member.classic and not code:
-            self._touch(member)
+            self._membership.touch(member)
         return code
 
     def _has_had(
         self, member: ConsumerMember, epoch: int, places: Iterable[tuple[str, int]]
     ) -> bool:
-        topics = self._metadata().topics
+        topics = self._context.metadata().topics
         slots = [(topics[name].topic_id, index) for name, index in places if name in topics]
         return all(member.assigned_at.get(slot, epoch + 1) <= epoch for slot in slots)
 
     def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """May this member read the committed offsets?"""
         if member_id is None and epoch < 0:
-            return ErrorCode.NONE  # somebody who looks from outside
+            return ErrorCode.NONE  # not a member: a tool
         member = self.members.get(member_id or "")
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return _compare_epochs(member, epoch)
 
     def refresh(self) -> None:
-        """Topics have changed: perhaps there is more or less to read."""
-        self._refresh = True
+        """Topics have changed: there may be more or less to read."""
+        self._assignment.topics_changed()
         self._process()
+
+    def _check_alive(self) -> None:
+        if self.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # -- serving what has come --------------------------------------------------
 
     def _process(self) -> None:
-        """Serve whoever waits, and write what has changed."""
-        if self._in_flight is not None or self.state is State.DEAD:
+        """Serve the requests that wait, and write what has changed."""
+        if self._in_flight is not None or self.state is GroupState.DEAD:
             return
-        served: list[tuple[Beat | Join | Sync, Token]] = []
+        served: list[tuple[Request, Token]] = []
         answers: list[tuple[Token, Answer]] = []
         queue, self._queue = self._queue, []
         for request, token in queue:
@@ -211,144 +234,49 @@ class ConsumerGroup(ClassicMembers):
                 served.append((taken, token))
             else:
                 answers.append((token, taken))
-        self._grow()
+        self._assignment.update()
         for request, token in served:
             try:
                 answers.append((token, self._serve(request)))
             except ApiError as error:
                 answers.append((token, _refused(request, error)))
-        if self._dirty:  # if not, nothing has changed, and nobody need be looked at
-            self._become()
+        if self.image.dirty:  # if not, nothing has changed, and no member need be looked at
+            self._set_state()
             self._write(answers)
         else:
             self.replies += answers
 
-    def _note_refusal(self, request: Beat | Join | Sync, error: ApiError) -> None:
+    def _take(self, request: Request) -> Answer | Request:
+        """Before the assignor runs: the answer, or the request if it is to be served after it."""
+        if isinstance(request, Beat):
+            return self._heartbeats.take(request)
+        return request if isinstance(request, Sync) else self._classic.take(request)
+
+    def _serve(self, request: Request) -> Answer:
+        """After the assignor has run."""
+        if isinstance(request, Beat):
+            return self._heartbeats.serve(request, self._interval())
+        if isinstance(request, Sync):
+            return self._classic.serve_sync(request)
+        return self._classic.serve_join(request)
+
+    def _note_refusal(self, request: Request, error: ApiError) -> None:
         if not isinstance(request, Sync) and error.code in _REFUSALS:
-            who = f"client {request.client_id!r} at {request.client_host}"
-            self._note("refused", None, f"{who}: {error.code.name}: {error.message}")
-
-    def _take(self, request: Beat | Join | Sync) -> Answer | Beat | Join | Sync:
-        """First, before the assignor runs: who is there, and what it wants to read.
-
-        Gives the answer, or the request if it is to be served after the assignor.
-        """
-        if isinstance(request, Sync):
-            return request
-        if isinstance(request, Join):
-            return self._take_join(request)
-        if request.epoch in (LEFT, LEFT_FOR_A_WHILE):
-            return self._take_leave(request)
-        if request.regex:
-            check_pattern(request.regex)  # a bad one is refused before anything has changed
-        if request.epoch == 0:
-            request = self._take_new(request)
-        else:
-            member = self._find(request.member_id, request.instance_id)
-            self._check_epoch(member, request)
-        self._subscribe(request)
-        return request
-
-    def _take_leave(self, beat: Beat) -> BeatResult:
-        member = self._find(beat.member_id, beat.instance_id)
-        if beat.epoch == LEFT:
-            self._remove(member, "left", "it left the group")
-        else:
-            # Static: what it had is kept for it until its session is over.
-            self._set_current(
-                member, Current(LEFT_FOR_A_WHILE, MemberState.STABLE, member.assigned)
-            )
-            member.act_by = None  # what it had to give up, it has
-            self._touch(member)
-            self._note("away", member, "the static member stopped; its place is kept")
-        return BeatResult(ErrorCode.NONE, None, beat.member_id, beat.epoch)
-
-    def _take_new(self, beat: Beat) -> Beat:
-        """Somebody joins, or joins again after it was fenced."""
-        member_id = beat.member_id or self._new_id()
-        beat = replace(beat, member_id=member_id)
-        namesake = self.members.get(member_id)
-        if namesake is not None and namesake.instance_id != beat.instance_id:
-            message = f"member id {member_id} is that of instance {namesake.instance_id}"
-            raise ApiError(ErrorCode.INVALID_REQUEST, message)
-        known = self.members.get(self.static.get(beat.instance_id or "", ""))
-        if known is not None and known.member_id != member_id:
-            if known.classic is None and known.epoch != LEFT_FOR_A_WHILE:
-                raise ApiError(
-                    ErrorCode.UNRELEASED_INSTANCE_ID,
-                    f"instance {beat.instance_id!r} is still in use by member {known.member_id}",
-                )
-            self._replace_static(known, member_id)
-        elif known is not None and known.epoch == LEFT_FOR_A_WHILE:
-            self._set_current(known, Current(0, MemberState.STABLE, known.assigned))
-        elif member_id not in self.members:
-            self._add(member_id, beat.instance_id, beat.client_id, beat.client_host)
-        return beat
-
-    def _check_epoch(self, member: ConsumerMember, beat: Beat) -> None:
-        if member.classic is not None:
-            message = f"member {member.member_id} speaks the classic protocol"
-            raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, message)
-        if beat.epoch == member.epoch:
-            return
-        # It may have missed our last answer.  Then it holds nothing that is not its own.
-        late = beat.epoch == member.previous_epoch < member.epoch and beat.owned is not None
-        if not late or not (beat.owned or NO_SLOTS) <= member.assigned:
-            message = f"epoch {beat.epoch} is not that of the member, {member.epoch}: join again"
-            raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, message)
-
-    def _subscribe(self, beat: Beat) -> None:
-        """Take over what the member says about itself."""
-        member = self.members[beat.member_id]
-        said = {
-            "rack_id": beat.rack_id,
-            "client_id": beat.client_id or None,
-            "client_host": beat.client_host or None,
-            "topics": beat.topics,
-            "regex": beat.regex,
-            "assignor": beat.assignor,
-            "rebalance_ms": beat.rebalance_ms if beat.rebalance_ms != -1 else None,
-        }
-        before = member.topics, member.regex or None, member.assignor
-        changes = {k: v for k, v in said.items() if v is not None and getattr(member, k) != v}
-        if member.classic is not None:
-            member.classic, member.act_by = None, None
-            self._dirty.add((Kind.MEMBER, member.member_id))
-        for name, value in changes.items():
-            setattr(member, name, value)
-        if changes:
-            self._dirty.add((Kind.MEMBER, member.member_id))
-        self._subscribed(member, before)
-
-    def _serve(self, request: Beat | Join | Sync) -> Answer:
-        """Afterwards: the next step towards the target."""
-        if isinstance(request, Sync):
-            return self._serve_sync(request)
-        if isinstance(request, Join):
-            return self._serve_join(request)
-        member = self.members.get(request.member_id)
-        if member is None:
-            raise unknown_member(request.member_id)
-        before = member.assigned
-        self._step(member, request.owned)
-        given = None
-        if request.full or member.assigned != before:
-            given = member.assigned
-        return BeatResult(
-            ErrorCode.NONE, None, member.member_id, member.epoch, self._interval(), given
-        )
+            client = f"client {request.client_id!r} at {request.client_host}"
+            self._note("refused", f"{client}: {error.code.name}: {error.message}")
 
     def _interval(self) -> int:
         usual = self.limits.heartbeat_ms
-        if self.state is State.STABLE and self._now() - self._grown_at > 2 * usual:
+        quiet_ms = self._deadlines.now() - self._assignment.updated_at
+        if self.state is GroupState.STABLE and quiet_ms > 2 * usual:
             return usual
         return min(usual, _SOON_MS + _SOON_PER_MEMBER_MS * len(self.members))
 
     # -- the log ----------------------------------------------------------------
 
     def _write(self, answers: list[tuple[Token, Answer]]) -> None:
-        dirty, self._dirty = frozenset(self._dirty), set()
-        write = ConsumerWrite(stored_as.records(self, dirty), dirty, answers)
+        dirty, self.image.dirty = frozenset(self.image.dirty), set()
+        write = ConsumerWrite(consumer_records.records(self.image, dirty), dirty, answers)
         self._in_flight = write
         self._retry_at = None
         self.writes.append(write)
@@ -362,127 +290,153 @@ class ConsumerGroup(ClassicMembers):
             self._process()
             return
         self.replies += [(token, _failed(answer, error)) for token, answer in write.answers]
-        if self.state is not State.DEAD:
-            self._dirty |= write.dirty
-            self._retry_at = self._now() + _RETRY_MS
-            self._wake(self._retry_at)
+        if self.state is not GroupState.DEAD:
+            self.image.dirty |= write.dirty
+            self._retry_at = self._deadlines.now() + _RETRY_MS
+            self._deadlines.add(self._retry_at)
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Be what a record says."""
-        stored_as.replay(self, record)
+        """Apply a record, while the shard is loaded."""
+        consumer_records.replay(self.image, record)
 
     def loaded(self) -> None:
-        """The whole shard is replayed: sessions begin now."""
-        self.owners.clear()
-        for member in self.members.values():
-            self.owners.update(dict.fromkeys(member.assigned | member.revoking, member.member_id))
-            self._touch(member)
-            if member.state is MemberState.UNREVOKED:
-                self._act_by(member)
-        self._note("loaded", None, "the coordinator read it from the log")
+        """The whole partition is replayed: sessions begin now."""
+        self._membership.loaded()
+        self._note("loaded", "the coordinator read it from the log")
         self.refresh()
-        self._become()
+        self._set_state()
 
     def adopt(self, member: ConsumerMember) -> None:
         """Take a member over from a classic group, with what it has."""
-        self._insert(member)
-        taken = self.owners.keys()
+        image = self.image
+        image.insert(member)
+        taken = image.owners.keys()
         member.assigned = frozenset(slot for slot in member.assigned if slot not in taken)
         member.assigned_at = dict.fromkeys(member.assigned, member.epoch)
-        self.owners.update(dict.fromkeys(member.assigned, member.member_id))
-        self.targets[member.member_id] = member.assigned
-        self._touch(member)
+        image.owners.update(dict.fromkeys(member.assigned, member.member_id))
+        image.targets[member.member_id] = member.assigned
+        self._membership.touch(member)
 
     def converted(self) -> None:
         """It was a classic group until now: everything is written, with the next write."""
-        self._dirty |= stored_as.everything(self)
-        self._dirty.add((Kind.CLASSIC, ""))
-        self._refresh = True
-        self._note("upgraded", None, "a member came with the consumer protocol")
+        self.image.dirty |= self.image.everything()
+        self.image.mark("", Kind.CLASSIC)
+        self._assignment.topics_changed()
+        self._note("upgraded", "a member came with the consumer protocol")
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """The records that delete everything that the log says about the group."""
-        return stored_as.tombstones(self)
+        return consumer_records.tombstones(self.image)
 
     def unload(self, error: ErrorCode) -> None:
-        """The shard has moved, or the group is gone: nobody waits any longer."""
-        self.state = State.DEAD
+        """The shard is unloaded, or the group is gone: answer the requests that wait."""
+        self.state = GroupState.DEAD
         if self._in_flight is not None and self._in_flight in self.writes:
             self.writes.clear()
             self.stored(self._in_flight, error)
         queue, self._queue = self._queue, []
         for request, token in queue:
             self.replies.append((token, _refused(request, ApiError(error))))
-        self.members.clear()
-        self.static.clear()
-        self.targets.clear()
-        self.owners.clear()
-        self._dirty.clear()
-        self._wake_at = self._retry_at = None
+        self.image.clear()
+        self._retry_at = None
+        self._deadlines.reset()
 
     # -- time -------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
         """Nothing is due before this; ``tick`` then says when to look again."""
-        return self._wake_at
+        return self._deadlines.next
 
     def tick(self) -> None:
-        """Let everything happen whose time has come."""
-        if self.state is State.DEAD:
+        """Do everything whose time has come."""
+        if self.state is GroupState.DEAD:
             return
-        now = self._now()
-        for member in list(self.members.values()):
-            if member.deadline <= now:
-                self._remove(member, "expired", f"no heartbeat for {self._session(member)} ms")
-            elif member.act_by is not None and member.act_by <= now:
-                what = "give up its partitions"
-                if member.classic is not None:
-                    what = "join again"
-                cause = f"it did not {what} within {member.rebalance_ms} ms"
-                self._remove(member, "removed", cause)
-        if self._retry_at is not None and self._retry_at <= now:
+        self._membership.expire()
+        if self._retry_at is not None and self._retry_at <= self._deadlines.now():
             self._retry_at = None
         self._process()
-        self._wake_at = min(self._deadlines(), default=None)
+        retry = () if self._retry_at is None else (self._retry_at,)
+        self._deadlines.reset((*self._membership.deadlines(), *retry))
 
-    def _deadlines(self) -> Iterable[int]:
-        for member in self.members.values():
-            yield member.deadline
-            if member.act_by is not None:
-                yield member.act_by
-        if self._retry_at is not None:
-            yield self._retry_at
+    # -- what others see ----------------------------------------------------------
 
-    # -- small things -----------------------------------------------------------
+    @property
+    def members(self) -> Mapping[str, ConsumerMember]:
+        return self.image.members
+
+    @property
+    def epoch(self) -> int:
+        return self.image.epoch
 
     @property
     def generation(self) -> int:
         """The group epoch, as the classic protocol calls it."""
-        return self.epoch
+        return self.image.epoch
+
+    @property
+    def target_epoch(self) -> int:
+        return self.image.target_epoch
+
+    @property
+    def assignor(self) -> str:
+        return self._assignment.assignor
+
+    @property
+    def limits(self) -> ConsumerLimits:
+        return self._context.limits
+
+    @limits.setter
+    def limits(self, limits: ConsumerLimits) -> None:
+        self._context.limits = limits
+
+    def subscribed(self) -> set[str]:
+        """The topics that members subscribe to."""
+        return self.image.subscribed()
+
+    def classic_assignment(self, member: ConsumerMember) -> bytes:
+        """What a member has, as the classic protocol says it."""
+        return self._classic.assignment_of(member)
+
+    def statuses(self) -> list[MemberStatus]:
+        """Which members are alive, and which ones a rebalance waits for."""
+        return self._membership.statuses()
 
     @property
     def pending(self) -> bool:
-        """Is there somebody of whom nothing is written yet?"""
+        """Are there requests, or members, of which nothing is written yet?"""
         return bool(self._queue) or self._in_flight is not None
 
     @property
     def untouched(self) -> bool:
-        """Nobody was ever in it: a request that led to nothing made it."""
+        """It never had members: a request that led to nothing made it."""
         return self.epoch == 0 and not self.members and not self.pending
 
-    def _become(self) -> None:
-        state = State.STABLE
+    @property
+    def downgrades(self) -> bool:
+        """Are only classic members left, so that it should be a classic group again?"""
+        return (
+            self.limits.downgrade
+            and self.state is not GroupState.DEAD
+            and bool(self.members)
+            and all(member.classic is not None for member in self.members.values())
+        )
+
+    def _set_state(self) -> None:
+        state = GroupState.STABLE
         if not self.members:
-            state = State.EMPTY
+            state = GroupState.EMPTY
         elif not all(m.reconciled(self.target_epoch) for m in self.members.values()):
-            state = State.RECONCILING
+            state = GroupState.RECONCILING
         if state is not self.state:
             self.state = state
-            self.state_since_ms = self._clock.now_ms()
-            if state is State.STABLE:
-                self._note("stable", None, "every member has its assignment")
-            elif state is State.EMPTY:
-                self._note("empty", None, "the last member is gone")
+            self.state_since_ms = self._context.clock.now_ms()
+            if state is GroupState.STABLE:
+                self._note("stable", "every member has its assignment")
+            elif state is GroupState.EMPTY:
+                self._note("empty", "the last member is gone")
+
+    def _note(self, kind: str, cause: str) -> None:
+        self._context.note(self.image, kind, "", cause)
 
 
 def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
@@ -491,7 +445,7 @@ def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
     return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
-def _refused(request: Beat | Join | Sync, error: ApiError) -> Answer:
+def _refused(request: Request, error: ApiError) -> Answer:
     if isinstance(request, Join):
         return JoinResult(error.code, request.member_id)
     if isinstance(request, Sync):

@@ -7,10 +7,14 @@ are written, from the group as it is then.  Who is not there any more gets a tom
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from tidelog.coordinators.groups.assignors import Slots
+from tidelog.coordinators.groups.consumer_image import (
+    MEMBER_KINDS,
+    ConsumerGroupImage,
+    Dirty,
+    Kind,
+)
 from tidelog.coordinators.groups.consumer_members import (
     Classic,
     ConsumerMember,
@@ -38,78 +42,51 @@ from tidelog.coordinators.groups.records import (
 )
 from tidelog.coordinators.records import CoordinatorRecord
 
-if TYPE_CHECKING:
-    from tidelog.coordinators.groups.consumer_state import ConsumerState
 
-
-class Kind(IntEnum):
-    """What can change, in the order in which it is written."""
-
-    CLASSIC = 0  # only ever a tombstone: the group was a classic one
-    MEMBER = 1
-    REGEX = 2
-    GROUP = 3
-    TARGET = 4
-    TARGET_EPOCH = 5
-    CURRENT = 6
-
-
-Dirty = tuple[Kind, str]  # what, and whose: member id or pattern
-
-_OF_MEMBERS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
-
-
-def records(group: ConsumerState, dirty: Iterable[Dirty]) -> list[CoordinatorRecord]:
+def records(image: ConsumerGroupImage, dirty: Iterable[Dirty]) -> list[CoordinatorRecord]:
     """What is to be written.
 
     Members that are gone come first, and lose what they have before their name: Kafka
     does not read it in another order.
     """
 
-    def order(row: Dirty) -> tuple[bool, int, str]:
-        kind, name = row
-        there = kind not in _OF_MEMBERS or name in group.members
+    def order(dirty: Dirty) -> tuple[bool, int, str]:
+        kind, name = dirty
+        there = kind not in MEMBER_KINDS or name in image.members
         return there, kind if there else -kind, name
 
-    return [_record(group, kind, name) for kind, name in sorted(dirty, key=order)]
+    return [_record(image, kind, name) for kind, name in sorted(dirty, key=order)]
 
 
-def everything(group: ConsumerState) -> set[Dirty]:
-    """Everything that the log should say about a group."""
-    found = {(Kind.GROUP, ""), (Kind.TARGET_EPOCH, "")}
-    found |= {(kind, member_id) for kind in _OF_MEMBERS for member_id in group.members}
-    return found | {(Kind.REGEX, pattern) for pattern in group.regexes}
-
-
-def tombstones(group: ConsumerState) -> list[CoordinatorRecord]:
+def tombstones(image: ConsumerGroupImage) -> list[CoordinatorRecord]:
     """What deletes it all."""
-    dirty = sorted(everything(group), reverse=True)  # what a member has before its name
-    rows = [_record(group, kind, name) for kind, name in dirty if kind is not Kind.GROUP]
-    rows.append(_record(group, Kind.GROUP, ""))
+    dirty = sorted(image.everything(), reverse=True)  # what a member has before its name
+    rows = [_record(image, kind, name) for kind, name in dirty if kind is not Kind.GROUP]
+    rows.append(_record(image, Kind.GROUP, ""))
     return [CoordinatorRecord(row.key, None) for row in rows]
 
 
-def _record(group: ConsumerState, kind: Kind, name: str) -> CoordinatorRecord:
-    group_id, member = group.group_id, group.members.get(name)
+def _record(image: ConsumerGroupImage, kind: Kind, name: str) -> CoordinatorRecord:
+    group_id, member = image.group_id, image.members.get(name)
     if kind is Kind.CLASSIC:
         return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
     if kind is Kind.GROUP:
         return CoordinatorRecord(
             ConsumerGroupMetadataKey(group_id=group_id),
-            ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.metadata_hash),
+            ConsumerGroupMetadataValue(epoch=image.epoch, metadata_hash=image.metadata_hash),
         )
     if kind is Kind.TARGET_EPOCH:
         return CoordinatorRecord(
             ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=group.target_epoch),
+            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=image.target_epoch),
         )
     if kind is Kind.REGEX:
-        return _regex_record(group, name)
+        return _regex_record(image, name)
     if kind is Kind.MEMBER:
         key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=name)
         return CoordinatorRecord(key, None if member is None else _member_value(member))
     if kind is Kind.TARGET:
-        target = group.targets.get(name)
+        target = image.targets.get(name)
         rows = None
         if member is not None and target is not None:
             rows = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=by_topic(target))
@@ -141,9 +118,9 @@ def _with_epochs(member: ConsumerMember, slots: Slots) -> list[AssignedPartition
     ]
 
 
-def _regex_record(group: ConsumerState, pattern: str) -> CoordinatorRecord:
-    key = ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=pattern)
-    topics = group.regexes.get(pattern)
+def _regex_record(image: ConsumerGroupImage, pattern: str) -> CoordinatorRecord:
+    key = ConsumerGroupRegularExpressionKey(group_id=image.group_id, regular_expression=pattern)
+    topics = image.regexes.get(pattern)
     if topics is None:
         return CoordinatorRecord(key, None)
     value = ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=0, timestamp=0)
@@ -172,39 +149,39 @@ def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
     )
 
 
-def replay(group: ConsumerState, record: CoordinatorRecord) -> None:
+def replay(image: ConsumerGroupImage, record: CoordinatorRecord) -> None:
     """Be what a record says.  Compaction may have removed others before it."""
     key, value = record.key, record.value
     if isinstance(value, ConsumerGroupMetadataValue):
-        group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
+        image.epoch, image.metadata_hash = value.epoch, value.metadata_hash
     elif isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
-        group.target_epoch = value.assignment_epoch
+        image.target_epoch = value.assignment_epoch
     elif isinstance(key, ConsumerGroupRegularExpressionKey):
-        group.regexes.pop(key.regular_expression, None)
+        image.regexes.pop(key.regular_expression, None)
         if isinstance(value, ConsumerGroupRegularExpressionValue):
-            group.regexes[key.regular_expression] = frozenset(value.topics)
+            image.regexes[key.regular_expression] = frozenset(value.topics)
     elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-        group.targets.pop(key.member_id, None)
+        image.targets.pop(key.member_id, None)
         if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
-            group.targets[key.member_id] = slots_of(value.topic_partitions)
+            image.targets[key.member_id] = slots_of(value.topic_partitions)
     elif isinstance(value, ConsumerGroupMemberMetadataValue):
         assert isinstance(key, ConsumerGroupMemberMetadataKey)
-        _replay_member(_member(group, key.member_id), value)
+        _replay_member(_member(image, key.member_id), value)
         if value.instance_id is not None:
-            group.static[value.instance_id] = key.member_id
+            image.static[value.instance_id] = key.member_id
     elif isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
         assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
-        _replay_current(_member(group, key.member_id), value)
+        _replay_current(_member(image, key.member_id), value)
     elif isinstance(key, ConsumerGroupMemberMetadataKey):
-        gone = group.members.pop(key.member_id, None)
-        if gone is not None and group.static.get(gone.instance_id or "") == key.member_id:
-            del group.static[gone.instance_id or ""]
+        gone = image.members.pop(key.member_id, None)
+        if gone is not None and image.static.get(gone.instance_id or "") == key.member_id:
+            del image.static[gone.instance_id or ""]
 
 
-def _member(group: ConsumerState, member_id: str) -> ConsumerMember:
-    found = group.members.get(member_id)
+def _member(image: ConsumerGroupImage, member_id: str) -> ConsumerMember:
+    found = image.members.get(member_id)
     if found is None:
-        found = group.members[member_id] = ConsumerMember(member_id)
+        found = image.members[member_id] = ConsumerMember(member_id)
     return found
 
 

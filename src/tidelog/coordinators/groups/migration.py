@@ -16,24 +16,24 @@ from tidelog.coordinators.groups.records import (
     GroupMetadataValue,
     MemberMetadata,
 )
+from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 from tidelog.wire.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 
 
 def upgrade(
-    classic: ClassicGroup, make: Callable[[str], ConsumerGroup], metadata: ClusterMetadata
+    classic: ClassicGroup, make: Callable[[str, Timeline], ConsumerGroup], metadata: ClusterMetadata
 ) -> ConsumerGroup:
     """The same group, for the new protocol.  Raises if that cannot be."""
-    group = make(classic.group_id)
-    group.timeline = classic.timeline
+    group = make(classic.group_id, classic.timeline)
     if not classic.members:
         return group
     reason = _why_not(classic, group)
     if reason:
         message = f"group {classic.group_id!r} is a classic group, and stays one: {reason}"
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-    group.epoch = group.target_epoch = classic.generation
+    group.image.epoch = group.image.target_epoch = classic.generation
     for old in classic.members.values():
         name, subscription = old.protocols[0]
         protocol = classic.protocol or name
@@ -68,7 +68,7 @@ def _why_not(classic: ClassicGroup, group: ConsumerGroup) -> str:
     return ""
 
 
-def downgrade(group: ConsumerGroup, make: Callable[[str], ClassicGroup]) -> ClassicGroup:
+def downgrade(group: ConsumerGroup, make: Callable[[str, Timeline], ClassicGroup]) -> ClassicGroup:
     """The same group, for the classic protocol; its members are asked to join again."""
     members = [m for m in group.members.values() if m.classic is not None]
     common = [name for name, _ in _protocols(members[0])]
@@ -97,8 +97,7 @@ def downgrade(group: ConsumerGroup, make: Callable[[str], ClassicGroup]) -> Clas
             if member.classic is not None
         ],
     )
-    classic = make(group.group_id)
-    classic.timeline = group.timeline
+    classic = make(group.group_id, group.timeline)
     classic.restore(value)
     classic.converted("the last member with the consumer protocol is gone")
     return classic

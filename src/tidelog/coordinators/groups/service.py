@@ -18,7 +18,7 @@ from tidelog.coordinators.groups.memory import GroupMemory
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.groups.records import SERDE
 from tidelog.coordinators.groups.shard import Group, GroupShard, Reply
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
 from tidelog.coordinators.runtime import CoordinatorRuntime, create_internal_topic, partition_for
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import Keeper, KeeperError
@@ -396,7 +396,7 @@ class GroupCoordinator:
             group
             for shard in self.runtime.shards.values()
             for group in shard.groups.values()
-            if group.state is not State.DEAD
+            if group.state is not GroupState.DEAD
         ]
 
     def delete(self, group_id: str, done: Callable[[ErrorCode], None]) -> None:

@@ -34,7 +34,8 @@ from tidelog.coordinators.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from tidelog.coordinators.groups.states import State
+from tidelog.coordinators.groups.states import GroupState
+from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.coordinators.groups.topic_regex import check_pattern
 from tidelog.coordinators.records import CoordinatorRecord, EncodedRecord
 from tidelog.coordinators.timer import CoordinatorTimer
@@ -96,8 +97,7 @@ class GroupShard:
             self._append(group.tombstones(), _ignore)
             self._forget(group)
             timeline = group.timeline
-            group = self._make(group_id)
-            group.timeline = timeline
+            group = self._make(group_id, timeline)
         group.join(request, reply)
         self._after(group)
         self._forget_if_untouched(group)
@@ -186,7 +186,7 @@ class GroupShard:
         """Topics came, went or grew: consumer groups that read them are assigned anew."""
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup) and (
-                group.regexes or not topics.isdisjoint(group.subscribed())
+                group.image.regexes or not topics.isdisjoint(group.subscribed())
             ):
                 group.refresh()
                 self._after(group)
@@ -292,7 +292,7 @@ class GroupShard:
         if group is None:
             done(ErrorCode.GROUP_ID_NOT_FOUND)
             return
-        if group.state is not State.EMPTY or group_id in self._committing:
+        if group.state is not GroupState.EMPTY or group_id in self._committing:
             done(ErrorCode.NON_EMPTY_GROUP)
             return
         records = [removal_record(group_id, *place, "") for place in self.store.places(group_id)]
@@ -325,7 +325,7 @@ class GroupShard:
             offsets = self.offsets.get(group_id)
             gone = []
             if offsets:
-                empty = group.state is State.EMPTY
+                empty = group.state is GroupState.EMPTY
                 # Who commits without joining leaves no trace of how long it is there.
                 since_ms = group.state_since_ms if group.protocol_type else 0
                 usage = Usage(empty, since_ms, group.subscribed())
@@ -337,7 +337,11 @@ class GroupShard:
                     log.info("group %s: offset of %s removed: %s", group_id, place, reason)
             if gone:
                 self.remove_offsets(group_id, gone, _ignore)
-            elif group.state is State.EMPTY and not group.pending and not self.store.uses(group_id):
+            elif (
+                group.state is GroupState.EMPTY
+                and not group.pending
+                and not self.store.uses(group_id)
+            ):
                 self._write(group.tombstones(), _ignore)
 
     def topics_deleted(self, topics: set[str]) -> None:
@@ -365,7 +369,9 @@ class GroupShard:
                     group = self._make(key.group)
                 group.restore(value)
             elif (
-                isinstance(group, ClassicGroup) and group.state is State.EMPTY and not group.pending
+                isinstance(group, ClassicGroup)
+                and group.state is GroupState.EMPTY
+                and not group.pending
             ):
                 self._forget(group)
             if record.reason == _DELETED:
@@ -427,20 +433,20 @@ class GroupShard:
 
     # -- what groups want ---------------------------------------------------------
 
-    def _make(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = self._new_classic(group_id)
+    def _make(self, group_id: str, timeline: Timeline | None = None) -> ClassicGroup:
+        group = self.groups[group_id] = self._new_classic(group_id, timeline)
         return group
 
     def _make_consumer(self, group_id: str) -> ConsumerGroup:
         group = self.groups[group_id] = self._new_consumer(group_id)
         return group
 
-    def _new_classic(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self._limits, self._clock)
+    def _new_classic(self, group_id: str, timeline: Timeline | None = None) -> ClassicGroup:
+        return ClassicGroup(group_id, self._limits, self._clock, timeline=timeline)
 
-    def _new_consumer(self, group_id: str) -> ConsumerGroup:
+    def _new_consumer(self, group_id: str, timeline: Timeline | None = None) -> ConsumerGroup:
         limits = self._consumer_limits(group_id)
-        return ConsumerGroup(group_id, limits, self._clock, self._metadata)
+        return ConsumerGroup(group_id, limits, self._clock, self._metadata, timeline=timeline)
 
     def _forget(self, group: Group) -> None:
         group.unload(ErrorCode.GROUP_ID_NOT_FOUND)

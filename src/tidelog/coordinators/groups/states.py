@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class GroupState(StrEnum):
     """As clients are told it."""
 
     EMPTY = "Empty"
