@@ -1,15 +1,15 @@
 """``tidelog consume``: records from anywhere to anywhere.
 
-It reads with our own client: raw batches, every codec, exact offsets.  Of librdkafka's
-properties it therefore takes only those in ``_PROPERTIES``.  With ``--group`` it is a member
-of a consumer group instead, see ``consume_group.py``.
+It reads with our own client (``consume_partitions.py``): raw batches, every codec, exact offsets.
+Of librdkafka's properties it therefore takes only those in ``_PROPERTIES``.  With ``--group`` it
+is a member of a consumer group (``consume_group.py``).  ``reading.py`` has the loop of both.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,7 +20,8 @@ from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
-from tidelog.tools.formats import ENCODING_ALIASES, ENCODINGS, Formatter, formatter
+from tidelog.tools.consume_partitions import PartitionSource
+from tidelog.tools.formats import ENCODING_ALIASES, ENCODINGS, formatter
 from tidelog.tools.options import (
     Choice,
     bootstrap_option,
@@ -31,11 +32,8 @@ from tidelog.tools.options import (
 )
 from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs
-from tidelog.tools.reading import Limits, Reader
+from tidelog.tools.reading import Reader, Source
 from tidelog.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from tidelog.tools.consume_group import GroupReader
 
 # Kafka's name, librdkafka's name, and what it is called here.
 _PROPERTIES = {
@@ -160,86 +158,89 @@ def consume(
         write = formatter(template, separator, encoding, null)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
-    if group is not None:
-        if not topics or partitions or until is not None or first not in (START, END):
-            raise click.UsageError(
-                "with --group name topics, and leave out -p, --until and any --from but start and "
-                "end: the group knows where it is (`tidelog groups reset` moves it)"
-            )
-        idle = None if timeout is None else timeout / 1000
-        limits = Limits(None, max_messages, idle)
-        settings = {"auto.offset.reset": "earliest" if first == START else "latest"}
-        settings |= pairs(properties, "--property")
-        _consume_as_member(
-            bootstrap, group, topics, settings, write, limits, at_end, skip_bad, quiet
+    if group is not None and (
+        not topics or partitions or until is not None or first not in (START, END)
+    ):
+        raise click.UsageError(
+            "with --group name topics, and leave out -p, --until and any --from but start and "
+            "end: the group knows where it is (`tidelog groups reset` moves it)"
         )
-        return
     chooser = _Chooser(topics, include, exclude)
-    options = _fetch_options(properties)
+    options = pairs(properties, "--property")
+    fetch_options = _fetch_options(options) if group is None else {}
     with connect(bootstrap) as cluster:
-        chosen = chooser.choose(cluster)
-        if not chosen and (last is not None or partitions):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {chooser}")
-        if not chosen:
-            note(f"no topic matches {chooser} yet; waiting for one")
-        rows = _partitions(chosen, partitions)
-        logs = extents(cluster, rows)
-        begins, ends = _resolve(cluster, logs, first, last)
-        follows = last is None and not partitions
+        source: Source
+        if group is not None:
+            settings = {
+                "bootstrap.servers": bootstrap,
+                "client.id": "tidelog-consume",
+                "group.id": group,
+                "auto.offset.reset": "earliest" if first == START else "latest",
+                **options,
+            }
+            source = _member(cluster, settings, topics, at_end)
+        else:
+            source = _partition_source(
+                cluster, chooser, partitions, first, last, retry, fetch_options
+            )
         reader = Reader(
-            cluster,
-            Fetcher(cluster, **options),
+            source,
             write,
             sys.stdout.buffer,
-            Limits(ends, max_messages, None if timeout is None else timeout / 1000, retry),
+            max_records=max_messages,
+            idle_seconds=None if timeout is None else timeout / 1000,
             skip_bad=skip_bad,
-            choose=(lambda: chooser.present(cluster)) if follows else None,
-            waits=bool(include or exclude),
         )
-        for row, offset in begins.items():
-            reader.assign(row, offset)
-        _run(reader, quiet)
+        try:
+            reader.run()
+        except BrokenPipeError:
+            quiet = True
+            raise
+        finally:
+            if not quiet:
+                skipped = f", {reader.skipped:,} skipped" if reader.skipped else ""
+                note(f"{plural(reader.count, 'record')}{skipped}")
 
 
-def _run(reader: Reader | GroupReader, quiet: bool) -> None:
-    """Read, and say how much at the end."""
-    try:
-        reader.run()
-    except BrokenPipeError:
-        quiet = True
-        raise
-    finally:
-        if not quiet:
-            skipped = f", {reader.skipped:,} skipped" if reader.skipped else ""
-            note(f"{plural(reader.count, 'record')}{skipped}")
+def _member(
+    cluster: Cluster, settings: dict[str, str], topics: tuple[str, ...], at_end: bool
+) -> Source:
+    from tidelog.tools.consume_group import GroupSource  # librdkafka, which is slow to import
+
+    found = list(cluster.topics(topics).values())
+    until = None
+    if at_end:
+        until = {row: log.end for row, log in extents(cluster, _partitions(found, ())).items()}
+    return GroupSource(settings, topics, until)
 
 
-def _consume_as_member(
-    bootstrap: str,
-    group: str,
-    topics: tuple[str, ...],
-    properties: dict[str, str],
-    write: Formatter,
-    limits: Limits,
-    at_end: bool,
-    skip_bad: bool,
-    quiet: bool,
-) -> None:
-    from tidelog.tools.consume_group import GroupReader
-
-    with connect(bootstrap) as cluster:
-        chosen = list(cluster.topics(topics).values())
-        if at_end:
-            logs = extents(cluster, _partitions(chosen, ()))
-            limits.until = {row: log.end for row, log in logs.items()}
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "client.id": "tidelog-consume",
-        "group.id": group,
-        **properties,
-    }
-    reader = GroupReader(settings, topics, write, sys.stdout.buffer, limits, skip_bad=skip_bad)
-    _run(reader, quiet)
+def _partition_source(
+    cluster: Cluster,
+    chooser: _Chooser,
+    numbers: tuple[int, ...],
+    first: Position,
+    last: Position | None,
+    retry: float,
+    fetch_options: dict[str, Any],
+) -> Source:
+    topics = chooser.choose(cluster)
+    if not topics and (last is not None or numbers):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {chooser}")
+    if not topics:
+        note(f"no topic matches {chooser} yet; waiting for one")
+    logs = extents(cluster, _partitions(topics, numbers))
+    begins, ends = _resolve(cluster, logs, first, last)
+    source = PartitionSource(
+        cluster,
+        Fetcher(cluster, **fetch_options),
+        ends,
+        retry_seconds=retry,
+        discover=None if last is not None or numbers else lambda: chooser.present(cluster),
+        waits=chooser.by_pattern,
+    )
+    for partition, offset in begins.items():
+        source.assign(partition, offset)
+    return source
 
 
 def _span(
@@ -271,6 +272,10 @@ class _Chooser:
         self._names = names
         self._include = _pattern(include, "--include")
         self._exclude = _pattern(exclude, "--exclude")
+
+    @property
+    def by_pattern(self) -> bool:
+        return not self._names
 
     def __str__(self) -> str:
         parts = [
@@ -346,9 +351,9 @@ def _resolve(
     return begins, resolve_all(cluster, last, logs, now_ms)
 
 
-def _fetch_options(properties: tuple[str, ...]) -> dict[str, Any]:
+def _fetch_options(properties: dict[str, str]) -> dict[str, int]:
     options: dict[str, int] = {}
-    for name, value in pairs(properties, "--property").items():
+    for name, value in properties.items():
         if name not in _PROPERTIES:
             raise click.BadParameter(
                 f"{name}: this command takes {', '.join(_PROPERTIES)}", param_hint="--property"

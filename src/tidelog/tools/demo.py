@@ -28,6 +28,7 @@ from tidelog.text import plural
 from tidelog.tools import demo_lake
 from tidelog.tools.demo_events import PARTITIONS, TOPIC, failed, read_back, write
 from tidelog.tools.output import show_json, size_text
+from tidelog.tools.stop_signal import StopSignal
 
 _WORTH_A_RATE = 100  # fewer events take no time that could be measured
 _NEXT = (
@@ -70,9 +71,6 @@ def demo(
         raise click.UsageError('Spark is not installed: pip install "tidelog[spark]"')
     clock = SystemClock()
     say = Account(as_json)
-    # A demo that is told to stop must not leave its brokers behind.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
 
     def end(bootstrap: str) -> None:
         say.end(bootstrap, cluster, stay)
@@ -82,12 +80,14 @@ def demo(
             except KeyboardInterrupt:
                 click.echo("\nstopped; the data is gone with it", err=True)
 
-    if cluster:
-        from tidelog.tools.demo_cluster import lose_a_leader
+    # However the demo ends, it must not leave its brokers behind.
+    with StopSignal(signal.SIGTERM, signal.SIGHUP, raising=True):
+        if cluster:
+            from tidelog.tools.demo_cluster import lose_a_leader
 
-        lose_a_leader(say, events, seed, clock, end)
-    else:
-        _one_broker(say, events, seed, spark, clock, end)
+            lose_a_leader(say, events, seed, clock, end)
+        else:
+            _one_broker(say, events, seed, spark, clock, end)
 
 
 def _one_broker(

@@ -6,7 +6,6 @@ They are those of the Kafka paper's users: who searched for what, and when.
 from __future__ import annotations
 
 import json
-import logging
 import random
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
+from tidelog.tools.librdkafka import silent_logger
 
 TOPIC, PARTITIONS, USERS = "searches", 3, 200
 _KEYWORDS = (
@@ -43,14 +43,6 @@ def search_events(count: int, seed: int, now_ms: int) -> Iterator[dict[str, Any]
         }
 
 
-def quiet() -> logging.Logger:
-    """librdkafka's own log is for its authors."""
-    logger = logging.getLogger("tidelog.demo.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
 def ready_producer(bootstrap: str) -> Producer:
     """A producer that is connected and has its producer id: the rate is to be that of writing."""
     ready = []
@@ -66,7 +58,7 @@ def ready_producer(bootstrap: str) -> Producer:
         "statistics.interval.ms": 20,
         "stats_cb": statistics,
     }
-    producer = Producer(settings, logger=quiet())
+    producer = Producer(settings, logger=silent_logger())
     for _ in range(200):
         if ready:
             break
@@ -116,7 +108,7 @@ def read_back(bootstrap: str, count: int, clock: Clock) -> tuple[Counter[str], i
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         },
-        logger=quiet(),
+        logger=silent_logger(),
     )
     consumer.assign([TopicPartition(TOPIC, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
     keywords: Counter[str] = Counter()

@@ -9,16 +9,12 @@ once, which is as safe as kill -9.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from shlex import quote
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +27,7 @@ from tidelog.pipeline.lake.options import LoadOptions, LoadReport
 from tidelog.pipeline.progress import Line, Meter
 from tidelog.text import plural, some
 from tidelog.tools.output import note, show_json, size_text
+from tidelog.tools.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from tidelog.pipeline.lake.jobs import Progress
@@ -52,8 +49,8 @@ class Run:
         self._last: LoadReport | None = None
 
     def once(self, loader: Loader) -> None:
-        number = _interruptible(lambda: self._show(loader.run()), self.stop)
-        if number is None:
+        signals = _interruptible(lambda: self._show(loader.run()), self.stop)
+        if not signals:
             return
         self._line.end()
         last = loader.ledger.state.number
@@ -63,7 +60,7 @@ class Run:
         else:
             was = f"as load {last} left it" if last else "as it was"
             note(f"interrupted: nothing of this load was published, {self._to} is {was}")
-        sys.exit(128 + number)
+        sys.exit(signals.exit_code)
 
     def every(self, loader: Loader, minutes: float) -> None:
         def work() -> None:
@@ -82,7 +79,7 @@ class Run:
 
     def _until_signal(self, loader: Loader, work: Callable[[], None]) -> None:
         """A signal is how it ends, and no failure."""
-        if _interruptible(work, self.stop) is None:
+        if not _interruptible(work, self.stop):
             return
         self._line.end()
         loads, rows = plural(self._loads, "load"), plural(self._rows, "record")
@@ -101,16 +98,9 @@ class Run:
         show_report(report, self._to, self._letters, self._json)
 
 
-def _interruptible(work: Callable[[], None], stop: threading.Event) -> int | None:
+def _interruptible(work: Callable[[], None], stop: threading.Event) -> StopSignal:
     """Do the work in another thread; the signal that stopped it, if one did."""
-    came: list[int] = []
     problem: list[BaseException] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if came:
-            os._exit(128 + number)
-        came.append(number)
-        stop.set()
 
     def run() -> None:
         try:
@@ -121,26 +111,12 @@ def _interruptible(work: Callable[[], None], stop: threading.Event) -> int | Non
             problem.append(error)
 
     thread = threading.Thread(target=run, name="load", daemon=True)
-    with _handlers(on_signal):
+    with StopSignal(on_signal=stop.set, exit_at_second=True) as signals:
         thread.start()
         thread.join()
-    if problem and not came:  # a signal to all processes ends Spark, too, whatever that leads to
+    if problem and not signals:  # a signal to all processes ends Spark, too, whatever follows
         raise problem[0]
-    return came[0] if came else None
-
-
-@contextlib.contextmanager
-def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.signal(number, handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, before in zip(numbers, previous, strict=True):
-            signal.signal(number, before)
+    return signals
 
 
 # -- what is told -------------------------------------------------------------------

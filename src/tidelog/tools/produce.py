@@ -6,13 +6,10 @@ client asks first: librdkafka would say so only after minutes, and in its own wo
 
 from __future__ import annotations
 
-import logging
 import math
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from types import FrameType
 from typing import IO, Any
 
 import click
@@ -23,11 +20,13 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.tools.in_sync import why_not_made, why_not_written
+from tidelog.tools.librdkafka import silent_logger
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
 from tidelog.tools.output import complain, note, show_json
 from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
+from tidelog.tools.stop_signal import StopSignal
 
 _HINTS = {
     "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)",
@@ -146,57 +145,38 @@ def produce(
     partitions = _check_topic(bootstrap, topic, settings)
     sender.start()
     code, stopped_at = 0, None
-    ended = _Ended()
-    try:
-        for number, line in _read(source, interactive):
-            try:
-                record = lines.read(line)
-            except ValueError as error:
-                code = 1
-                if interactive:
-                    complain(f"line {number}: {error}")
-                    continue
-                stopped_at = number
-                complain(f"line {number}: {error}. Stopped there: {_before(number)}")
-                break
-            chosen = partition
-            if chosen is None and not repartition:
-                chosen = record.partition
-            if chosen is not None and partitions is not None and chosen >= partitions:
-                complain(
-                    f"line {number}: topic {topic!r} has {plural(partitions, 'partition')}, "
-                    f"so there is no partition {chosen}"
-                    + ("; --repartition ignores it" if partition is None else "")
-                    + f". Stopped there: {_before(number)}"
-                )
-                code, stopped_at = 1, number
-                break
-            sender.send(record, chosen)
-            if sender.hopeless:
-                break
-    except KeyboardInterrupt:
-        code = 0 if interactive else 128 + (ended.by or signal.SIGINT)
-    finally:
-        sender.finish()
-        ended.restore()
+    with StopSignal(raising=True) as stop:
+        try:
+            for number, line in _read(source, interactive):
+                try:
+                    record = lines.read(line)
+                    chosen = (
+                        record.partition if partition is None and not repartition else partition
+                    )
+                    if chosen is not None and partitions is not None and chosen >= partitions:
+                        ignore = "; --repartition ignores it" if partition is None else ""
+                        raise ValueError(
+                            f"topic {topic!r} has {plural(partitions, 'partition')}, "
+                            f"so there is no partition {chosen}{ignore}"
+                        )
+                except ValueError as error:
+                    code = 1
+                    if interactive:
+                        complain(f"line {number}: {error}")
+                        continue
+                    stopped_at = number
+                    complain(f"line {number}: {error}. Stopped there: {_before(number)}")
+                    break
+                sender.send(record, chosen)
+                if sender.hopeless:
+                    break
+        except KeyboardInterrupt:
+            code = 0 if interactive else stop.exit_code
+        finally:
+            sender.finish()
     if not quiet:
         sender.report(as_json, stopped_at)
     sys.exit(1 if sender.failed else code)
-
-
-class _Ended:
-    """Makes SIGTERM end the command as Ctrl-C does, summary and all."""
-
-    def __init__(self) -> None:
-        self.by = 0
-        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.by = number
-        raise KeyboardInterrupt
-
-    def restore(self) -> None:
-        signal.signal(signal.SIGTERM, self._previous)
 
 
 def _before(number: int) -> str:
@@ -276,11 +256,9 @@ class _Sender:
         self.hopeless = False
 
     def start(self) -> None:
-        silent = logging.getLogger("tidelog.librdkafka")
-        silent.addHandler(logging.NullHandler())
-        silent.propagate = False
         try:
-            self._producer = Producer({**self._settings, "error_cb": self._on_error}, logger=silent)
+            settings = {**self._settings, "error_cb": self._on_error}
+            self._producer = Producer(settings, logger=silent_logger())
         except KafkaException as error:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG, f"--property: {_words(error.args[0])}"

@@ -8,7 +8,6 @@ import gc
 import json
 import logging
 import os
-import signal
 
 import click
 
@@ -16,6 +15,7 @@ from tidelog import __version__
 from tidelog.broker.broker import Broker
 from tidelog.settings import Settings, parse_listener
 from tidelog.text import some
+from tidelog.tools.stop_signal import StopSignal
 
 
 def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
@@ -32,8 +32,7 @@ def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
 async def _serve(settings: Settings, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    StopSignal(on_signal=lambda: loop.call_soon_threadsafe(stop.set)).install()
     broker = Broker(settings)
     if not await _started(broker, stop):
         return

@@ -119,8 +119,8 @@ def sql(
 
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
     line = Line(enabled=not (as_json or as_csv) and sys.stderr.isatty())
-    with interruptible(line):
-        spark = start_spark("tidelog sql", line, master=master, settings=spark_settings)
+    with interruptible(line) as stop:
+        spark = start_spark("tidelog sql", line, stop, master=master, settings=spark_settings)
         from tidelog.pipeline.sql import Topics, as_json_rows, as_text
 
         with _failures():

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from pathlib import Path
-from types import FrameType
 
 import click
 
 from tidelog.errors import SettingError
 from tidelog.keeper.zookeeper_server import PORT, ZooKeeperServer, ensemble
+from tidelog.tools.stop_signal import StopSignal
 
 
 @click.command()
@@ -35,23 +33,17 @@ def zookeeper(data: str, port: int, host: str, three: bool, as_json: bool) -> No
     if three and host != "127.0.0.1":
         raise SettingError("--ensemble is for one machine: leave --host out")
     servers = ensemble(data, port) if three else [ZooKeeperServer(data, port, host=host)]
-    stopping: list[int] = []
-
-    def stop(number: int, _: FrameType | None) -> None:
-        stopping.append(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.wait_ready()
-        _announce(servers, data, as_json)
-        _watch(servers, stopping)
-    finally:
-        for server in servers:
-            server.stop()
+    with StopSignal() as stop:
+        try:
+            for server in servers:
+                server.start()
+            for server in servers:
+                server.wait_ready()
+            _announce(servers, data, as_json)
+            _watch(servers, stop)
+        finally:
+            for server in servers:
+                server.stop()
     if not as_json:
         click.echo("stopped: everything is on disk")
 
@@ -70,14 +62,11 @@ def _announce(servers: list[ZooKeeperServer], data: str, as_json: bool) -> None:
     click.echo(f"  a broker of a cluster: tidelog server --set zookeeper.connect={connect}")
 
 
-def _watch(servers: list[ZooKeeperServer], stopping: list[int]) -> None:
-    """Until a signal, or until a lone server dies; of an ensemble one may be killed."""
-    while not stopping:
+def _watch(servers: list[ZooKeeperServer], stop: StopSignal) -> None:
+    """Until a signal, or until all servers have died; of an ensemble one may be killed."""
+    while not stop:
         ended = [s for s in servers if s.process is not None and s.process.poll() is not None]
         if len(ended) == len(servers):
-            raise SettingError(f"ZooKeeper has stopped by itself: see {_log(servers[0])}")
+            log = servers[0].data / "zookeeper.log"
+            raise SettingError(f"ZooKeeper has stopped by itself: see {log}")
         time.sleep(0.1)
-
-
-def _log(server: ZooKeeperServer) -> Path:
-    return server.data / "zookeeper.log"
