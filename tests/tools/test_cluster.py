@@ -17,8 +17,8 @@ from support.cli import run, spawn
 from support.waiting import until
 
 from tidelog.testing.ports import free_port
-from tidelog.tools.cluster_lock import locked
-from tidelog.tools.cluster_processes import BrokerProcess, Processes, _runs, _wait_gone
+from tidelog.testing.process import is_running, wait_gone
+from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
 
 pytestmark = pytest.mark.timeout(600)  # each waits for several things in turn
 
@@ -114,7 +114,7 @@ def zookeeper_and_a_leader_die(data: Path) -> None:
 
     until(settled, "all are in sync, and leaders stay", 60)
     os.kill(status["zookeeper"]["pid"], signal.SIGKILL)
-    _wait_gone(status["zookeeper"]["pid"])
+    wait_gone(status["zookeeper"]["pid"])
     dead = partitions()[0]["leader"]
     killed = run("cluster", "kill", str(dead), "--data", str(data))
     assert killed.code == 0, killed.err
@@ -214,7 +214,7 @@ def test_one_command_at_a_time(tmp_path: Path) -> None:
     """`up` while another command is at work would forget what that one has started."""
     data = tmp_path / "cluster"
     data.mkdir()
-    state = Processes(data, free_port(), 0, {1: BrokerProcess(1, free_port())})
+    state = ClusterFolder(data, free_port(), 0, {1: Member(1, free_port())})
     state.save()
     with locked(data):
         waiting = spawn("cluster", "down", "--data", str(data), bootstrap="")
@@ -222,12 +222,12 @@ def test_one_command_at_a_time(tmp_path: Path) -> None:
         note = f"waiting for another tidelog cluster command (process {os.getpid()})\n"
         assert waiting.stderr.readline() == note
         assert run("cluster", "status", "--data", str(data)).code == 0, "it takes no lock"
-        state.brokers[2] = BrokerProcess(2, free_port())
+        state.brokers[2] = Member(2, free_port())
         state.save()
     out, err = waiting.communicate()
     assert (waiting.returncode, err) == (0, "")
     assert "stopped" in out
-    after = Processes.load(data)
+    after = ClusterFolder.load(data)
     assert after is not None
     assert list(after.brokers) == [1, 2], "it has read the state when it was its turn"
 
@@ -248,18 +248,18 @@ def test_a_process_runs_as_long_as_one_of_its_threads() -> None:
         assert process.stdout.readline() == "ready\n"
         stat = Path(f"/proc/{process.pid}/stat")
         until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "it is dead")
-        assert _runs(process.pid, "")
+        assert is_running(process.pid)
         process.kill()
-        _wait_gone(process.pid)
-        assert not _runs(process.pid, "")
+        wait_gone(process.pid)
+        assert not is_running(process.pid)
 
 
 def test_one_broker_becomes_three(tmp_path: Path) -> None:
     """It is said that new topics still have one replica: from `default_replicas`."""
-    grown = Processes.plan(tmp_path, 1, free_port(3), free_port(), {})
+    grown = ClusterFolder.plan(tmp_path, 1, free_port(3), free_port(), {})
     grown.add(3)
     assert (len(grown.brokers), grown.default_replicas) == (3, 1)
-    assert Processes.plan(tmp_path, 3, free_port(3), free_port(), {}).default_replicas == 3
+    assert ClusterFolder.plan(tmp_path, 3, free_port(3), free_port(), {}).default_replicas == 3
 
 
 def test_no_cluster(tmp_path: Path) -> None:

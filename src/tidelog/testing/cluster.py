@@ -25,14 +25,24 @@ from tidelog.testing.process import BrokerProcess
 
 
 class ClusterBroker(BrokerProcess):
-    """One broker of a cluster."""
+    """One broker of a cluster; with ``config`` its settings are in that file."""
 
-    def __init__(self, broker_id: int, data: Path, settings: Mapping[str, Any]) -> None:
-        super().__init__(data, settings)
+    def __init__(
+        self,
+        broker_id: int,
+        data: Path,
+        settings: Mapping[str, Any],
+        port: int = 0,
+        config: Path | None = None,
+    ) -> None:
+        super().__init__(data, settings, port, outlives_us=config is not None)
         self.broker_id = broker_id
         self.name = f"broker {broker_id}"
+        self._config = config
 
     def _command(self) -> list[str]:
+        if self._config is not None:
+            return ["server", "--config", str(self._config)]
         own = {
             "broker.id": self.broker_id,
             "log.dirs": self.data,

@@ -15,8 +15,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import log_sizes
 from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural, some
-from tidelog.tools.cluster_lock import locked
-from tidelog.tools.cluster_processes import BrokerProcess, Processes
+from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
@@ -68,14 +67,14 @@ def up(
     a larger --brokers new ones join them.
     """
     wanted = brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
-    if Processes.load(data) is None:
-        Processes.check(*wanted)
+    if ClusterFolder.load(data) is None:
+        ClusterFolder.check(*wanted)
         data.mkdir(parents=True, exist_ok=True)  # the lock is in it
     with locked(data):
-        found = Processes.load(data)
-        new: list[BrokerProcess] = []
+        found = ClusterFolder.load(data)
+        new: list[Member] = []
         if found is None:
-            found = Processes.plan(data, *wanted)
+            found = ClusterFolder.plan(data, *wanted)
         else:
             others = {port, zookeeper_port} - {None, found.first_port, found.zookeeper_port}
             if settings or others:
@@ -106,7 +105,7 @@ def up(
     click.echo(f"  try: tidelog topics list{where}")
 
 
-def _add(found: Processes, wanted: int | None) -> list[BrokerProcess]:
+def _add(found: ClusterFolder, wanted: int | None) -> list[Member]:
     there = len(found.brokers)
     if wanted is None or wanted == there:
         return []
@@ -119,15 +118,13 @@ def _add(found: Processes, wanted: int | None) -> list[BrokerProcess]:
     return found.add(wanted)
 
 
-def _start(found: Processes) -> None:
+def _start(found: ClusterFolder) -> None:
     """Start what is down; if one cannot be started, none of them is left running."""
     had_zookeeper = found.zookeeper_runs
     down = [broker for broker in found.brokers.values() if not found.runs(broker)]
     try:
         found.start_zookeeper()
-        started = [(broker, found.launch(broker)) for broker in down]
-        for broker, process in started:
-            found.wait_ready(broker, process)
+        found.start(down)
     except BaseException as error:
         found.stop(down)
         if not had_zookeeper:
@@ -167,7 +164,7 @@ def status(data: Path, as_json: bool) -> None:
     )
 
 
-def _status(found: Processes) -> dict[str, Any]:
+def _status(found: ClusterFolder) -> dict[str, Any]:
     running = [broker for broker in found.brokers.values() if found.runs(broker)]
     controller = None
     if running:
@@ -200,8 +197,8 @@ def _status(found: Processes) -> dict[str, Any]:
     }
 
 
-def _existing(data: Path) -> Processes:
-    found = Processes.load(data)
+def _existing(data: Path) -> ClusterFolder:
+    found = ClusterFolder.load(data)
     if found is None:
         raise SettingError(
             f"there is no cluster in {data.absolute()}; start one with `tidelog cluster up`, or "
@@ -211,20 +208,20 @@ def _existing(data: Path) -> Processes:
 
 
 @contextlib.contextmanager
-def _to_change(data: Path) -> Iterator[Processes]:
+def _to_change(data: Path) -> Iterator[ClusterFolder]:
     _existing(data)  # where there is no cluster, there is no place for its lock
     with locked(data):
         yield _existing(data)
 
 
-def _running(found: Processes, number: int) -> BrokerProcess:
+def _running(found: ClusterFolder, number: int) -> Member:
     broker = found.broker(number)
     if not found.runs(broker):
         raise SettingError(f"broker {number} does not run")
     return broker
 
 
-def _way_back(found: Processes, number: int) -> str:
+def _way_back(found: ClusterFolder, number: int) -> str:
     if found.zookeeper_runs:
         return f"`tidelog cluster start {number}` brings it back"
     return "`tidelog cluster up` brings it back, and ZooKeeper, which is down"
@@ -265,7 +262,7 @@ def start(number: int, data: Path) -> None:
                 f"broker {number} needs ZooKeeper, which is down; `tidelog cluster up` starts "
                 "it, and every broker that is down"
             )
-        found.wait_ready(broker, found.launch(broker))
+        found.start([broker])
     click.echo(f"broker {number} is ready on 127.0.0.1:{broker.port}")
 
 
@@ -279,7 +276,7 @@ def down(data: Path) -> None:
     click.echo(f"stopped: everything is on disk in {data}")
 
 
-def _check_clean(found: Processes, unclean: Sequence[BrokerProcess]) -> None:
+def _check_clean(found: ClusterFolder, unclean: Sequence[Member]) -> None:
     if unclean:
         logs = [str(found.log_path(broker.broker_id)) for broker in unclean]
         raise click.ClickException(

@@ -24,10 +24,10 @@ def _nearest_brokers() -> str:
     All of them: whichever is killed, the others answer.
     """
     if (CLUSTER / "cluster.json").exists():
-        from tidelog.tools.cluster_processes import Processes  # seldom needed, and slow
+        from tidelog.tools.cluster_folder import ClusterFolder  # seldom needed, and slow
 
         with contextlib.suppress(SettingError):
-            found = Processes.load(CLUSTER)
+            found = ClusterFolder.load(CLUSTER)
             if found is not None and any(map(found.runs, found.brokers.values())):
                 return found.bootstrap
     return "localhost:9092"

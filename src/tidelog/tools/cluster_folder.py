@@ -1,28 +1,23 @@
-"""A cluster on this machine: the processes behind ``tidelog cluster``.
-
-One folder holds everything:
+"""A cluster on this machine that is kept in a folder, for ``tidelog cluster``.
 
     cluster.json              ports and process ids; what `status` goes by
     cluster.lock              locked while a command changes them
     zookeeper/                the data of ZooKeeper, its configuration and its log
     broker-1.properties       what broker 1 was started with; may be edited between starts
     broker-1/                 its data
-    broker-1.log              what it has said
+    broker-1.log              its log
 
-A process id counts only while the process is what we started: after a restart of the machine
-another may have the number.
+The processes outlive the command that starts them, and the next one finds them by their ids.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -31,16 +26,37 @@ from tidelog.keeper.zookeeper_server import ZooKeeperServer
 from tidelog.log.manager import CLEAN_MARK
 from tidelog.ports import in_use
 from tidelog.settings import Settings, read_properties
+from tidelog.testing.cluster import ClusterBroker
+from tidelog.testing.process import is_running, wait_gone
+from tidelog.tools.output import note
 
 SESSION_TIMEOUT_MS = 6000  # shorter than usual: there is no network that could be slow
 _OWN = ("broker.id", "listeners", "log.dirs")
-_READY_SECONDS = 60
-_LAST_LINES = 5
-_STOP_SECONDS = 30
+
+
+@contextlib.contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Change the cluster of a folder, after another command that does; read its state only then.
+
+    ``up`` while ``down`` is still at work would forget processes.  The lock is the system's
+    (flock), not the file: it is gone when its process is.
+    """
+    with (data / "cluster.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "not known yet"
+            note(f"waiting for another tidelog cluster command (process {holder})")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 @dataclass(slots=True)
-class BrokerProcess:
+class Member:
     """One broker: where it listens, and its process while it runs."""
 
     broker_id: int
@@ -49,22 +65,22 @@ class BrokerProcess:
 
 
 @dataclass(slots=True)
-class Processes:
+class ClusterFolder:
     """See the module.  Made by :meth:`load` or :meth:`plan`."""
 
     data: Path
     zookeeper_port: int
     zookeeper_pid: int = 0
-    brokers: dict[int, BrokerProcess] = field(default_factory=dict)
+    brokers: dict[int, Member] = field(default_factory=dict)
 
-    # -- the file ---------------------------------------------------------------
+    # -- the files ----------------------------------------------------------------
 
     @classmethod
-    def load(cls, data: Path) -> Processes | None:
+    def load(cls, data: Path) -> ClusterFolder | None:
         """The cluster of a folder, if there is one."""
         try:
             value = json.loads((data / "cluster.json").read_text())
-            brokers = {row["broker_id"]: BrokerProcess(**row) for row in value["brokers"]}
+            brokers = {row["broker_id"]: Member(**row) for row in value["brokers"]}
             return cls(data, value["zookeeper_port"], value["zookeeper_pid"], brokers)
         except FileNotFoundError:
             return None
@@ -79,9 +95,9 @@ class Processes:
         port: int,
         zookeeper_port: int,
         settings: Mapping[str, str],
-    ) -> Processes:
-        """A new cluster: ports for everybody, a file of settings for each broker."""
-        brokers = {i: BrokerProcess(i, port + i - 1) for i in range(1, count + 1)}
+    ) -> ClusterFolder:
+        """A new cluster: a port and a file of settings for each broker."""
+        brokers = {i: Member(i, port + i - 1) for i in range(1, count + 1)}
         planned = cls(data, zookeeper_port, 0, brokers)
         replicas = min(count, 3)
         values = {
@@ -115,10 +131,9 @@ class Processes:
                 f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
             )
 
-    def add(self, count: int) -> list[BrokerProcess]:
+    def add(self, count: int) -> list[Member]:
         """More brokers, ``count`` in all, with the settings of the first."""
-        first = self._properties(min(self.brokers))
-        values = read_properties(first.read_text())
+        values = self._read_properties(min(self.brokers))
         for name in ("advertised.listeners", "broker.rack"):  # of the first alone
             values.pop(name, None)
         new = []
@@ -126,19 +141,26 @@ class Processes:
             port = max(broker.port for broker in self.brokers.values()) + 1
             while port == self.zookeeper_port or in_use(port):
                 port += 1
-            broker = self.brokers[broker_id] = BrokerProcess(broker_id, port)
+            broker = self.brokers[broker_id] = Member(broker_id, port)
             self._write_properties(broker, values)
             new.append(broker)
         self.save()
         return new
 
-    def _write_properties(self, broker: BrokerProcess, values: Mapping[str, object]) -> None:
+    def _write_properties(self, broker: Member, values: Mapping[str, object]) -> None:
         directory = (self.data / f"broker-{broker.broker_id}").resolve()
         listener = f"PLAINTEXT://127.0.0.1:{broker.port}"
         own = dict(zip(_OWN, (broker.broker_id, listener, directory), strict=True))
         rest = {name: value for name, value in values.items() if name not in own}
         text = "".join(f"{name}={value}\n" for name, value in {**own, **rest}.items())
         self._properties(broker.broker_id).write_text(text)
+
+    def _read_properties(self, broker_id: int) -> dict[str, str]:
+        return read_properties(self._properties(broker_id).read_text())
+
+    def _properties(self, broker_id: int) -> Path:
+        """Whole: processes are found by it, and another command may name the folder another way."""
+        return (self.data / f"broker-{broker_id}.properties").resolve()
 
     def save(self) -> None:
         value = {
@@ -150,22 +172,7 @@ class Processes:
         temporary.write_text(json.dumps(value, indent=2) + "\n")
         temporary.replace(self.data / "cluster.json")
 
-    def _properties(self, broker_id: int) -> Path:
-        return self.data / f"broker-{broker_id}.properties"
-
-    # Processes are known by these: whole, for another command may name the folder another way.
-
-    def _config(self, broker: BrokerProcess) -> str:
-        return str(self._properties(broker.broker_id).resolve())
-
-    @property
-    def _zookeeper_data(self) -> Path:
-        return (self.data / "zookeeper").resolve()
-
-    def log_path(self, broker_id: int) -> Path:
-        return self.data / f"broker-{broker_id}.log"
-
-    # -- facts ------------------------------------------------------------------
+    # -- what it has --------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
@@ -177,84 +184,69 @@ class Processes:
 
     @property
     def default_replicas(self) -> int:
-        """How many replicas a topic gets for which nothing is said."""
-        settings = Settings.of(read_properties(self._properties(min(self.brokers)).read_text()))
+        """The replication factor of topics that are created without one."""
+        settings = Settings.of(self._read_properties(min(self.brokers)))
         found: int = settings["default.replication.factor"]
         return found
 
-    def broker(self, broker_id: int) -> BrokerProcess:
+    def broker(self, broker_id: int) -> Member:
         found = self.brokers.get(broker_id)
         if found is None:
             known = ", ".join(map(str, self.brokers))
             raise SettingError(f"there is no broker {broker_id} in {self.data}; there are {known}")
         return found
 
-    def runs(self, broker: BrokerProcess) -> bool:
-        return _runs(broker.pid, self._config(broker))
+    def log_path(self, broker_id: int) -> Path:
+        return self.data / f"broker-{broker_id}.log"
+
+    def runs(self, broker: Member) -> bool:
+        return is_running(broker.pid, str(self._properties(broker.broker_id)))
+
+    @property
+    def _zookeeper_data(self) -> Path:
+        return (self.data / "zookeeper").resolve()
 
     @property
     def zookeeper_runs(self) -> bool:
-        return _runs(self.zookeeper_pid, str(self._zookeeper_data))
+        return is_running(self.zookeeper_pid, str(self._zookeeper_data))
 
     # -- starting and stopping ----------------------------------------------------
 
     def start_zookeeper(self) -> None:
         if self.zookeeper_runs:
             return
-        server = ZooKeeperServer(self._zookeeper_data, self.zookeeper_port)
-        server.start()
+        server = ZooKeeperServer(self._zookeeper_data, self.zookeeper_port).start()
         assert server.process is not None
         self.zookeeper_pid = server.process.pid
         self.save()  # before we wait: `down` must find it, whatever happens
         server.wait_ready()
 
-    def launch(self, broker: BrokerProcess) -> subprocess.Popen[bytes]:
-        """Start a broker that outlives us."""
-        command = [sys.executable, "-m", "tidelog", "server", "--json"]
-        command += ["--config", self._config(broker)]
-        with self.log_path(broker.broker_id).open("ab") as log, self._out(broker).open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                start_new_session=True,
+    def start(self, brokers: Iterable[Member]) -> None:
+        """Start brokers and wait until they serve; SettingError if one does not."""
+        started = []
+        for broker in brokers:
+            data, config = (
+                self.data / f"broker-{broker.broker_id}",
+                self._properties(broker.broker_id),
             )
-        broker.pid = process.pid
-        self.save()
-        return process
+            process = ClusterBroker(broker.broker_id, data, {}, broker.port, config)
+            process.launch()
+            broker.pid = process.pid
+            self.save()
+            started.append(process)
+        for process in started:
+            try:
+                process.wait_ready()
+            except RuntimeError as error:
+                raise SettingError(str(error)) from error
 
-    def wait_ready(self, broker: BrokerProcess, process: subprocess.Popen[bytes]) -> None:
-        limit = time.monotonic() + _READY_SECONDS
-        while b"\n" not in self._out(broker).read_bytes():
-            if process.poll() is not None:
-                raise SettingError(
-                    f"broker {broker.broker_id} did not start; {self._last_words(broker)}"
-                )
-            if time.monotonic() > limit:
-                raise SettingError(
-                    f"broker {broker.broker_id} is not ready after {_READY_SECONDS} s; "
-                    f"{self._last_words(broker)}"
-                )
-            time.sleep(0.02)
-
-    def _out(self, broker: BrokerProcess) -> Path:
-        return self.data / f"broker-{broker.broker_id}.ready"
-
-    def _last_words(self, broker: BrokerProcess) -> str:
-        path = self.log_path(broker.broker_id)
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        if not lines:
-            return f"{path} is empty"
-        return "\n  ".join([f"{path} ends with", *lines[-_LAST_LINES:]])
-
-    def stop_all(self) -> list[BrokerProcess]:
+    def stop_all(self) -> list[Member]:
         """Brokers first and all at once, then ZooKeeper; returns those that were not clean."""
         unclean = self.stop(self.brokers.values())
         self.stop_zookeeper()
         return unclean
 
-    def stop(self, brokers: Iterable[BrokerProcess]) -> list[BrokerProcess]:
+    def stop(self, brokers: Iterable[Member]) -> list[Member]:
         """SIGTERM: they hand over what they lead, and leave their logs clean.
 
         Returns those that did not: a disk failed, or they did not end in time.
@@ -263,54 +255,25 @@ class Processes:
         for broker in running:
             os.kill(broker.pid, signal.SIGTERM)
         for broker in running:
-            _wait_gone(broker.pid)
+            wait_gone(broker.pid)
             broker.pid = 0
         self.save()
         return [broker for broker in running if not self._is_clean(broker)]
 
-    def _is_clean(self, broker: BrokerProcess) -> bool:
-        settings = Settings.of(read_properties(self._properties(broker.broker_id).read_text()))
+    def _is_clean(self, broker: Member) -> bool:
+        settings = Settings.of(self._read_properties(broker.broker_id))
         return all((Path(path) / CLEAN_MARK).exists() for path in settings["log.dirs"])
 
     def stop_zookeeper(self) -> None:
         if self.zookeeper_runs:
             os.kill(self.zookeeper_pid, signal.SIGTERM)
-            _wait_gone(self.zookeeper_pid)
+            wait_gone(self.zookeeper_pid)
         self.zookeeper_pid = 0
         self.save()
 
-    def kill(self, broker: BrokerProcess) -> None:
+    def kill(self, broker: Member) -> None:
         """kill -9."""
         os.kill(broker.pid, signal.SIGKILL)
-        _wait_gone(broker.pid)
+        wait_gone(broker.pid)
         broker.pid = 0
         self.save()
-
-
-def _runs(pid: int, word: str) -> bool:
-    """Does a process live that was started with ``word`` on its command line?"""
-    if pid <= 0:
-        return False
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return False
-    return word in command and _threads_live(pid)
-
-
-def _threads_live(pid: int) -> bool:
-    """The first thread of a process may be dead ("Z") while others still close its ports."""
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            if path.read_text().rpartition(")")[2].split()[0] not in "ZX":
-                return True
-    return False
-
-
-def _wait_gone(pid: int) -> None:
-    limit = time.monotonic() + _STOP_SECONDS
-    while _runs(pid, ""):
-        if time.monotonic() > limit:
-            os.kill(pid, signal.SIGKILL)
-            limit = time.monotonic() + _STOP_SECONDS
-        time.sleep(0.02)
