@@ -1,5 +1,8 @@
 """What commands print: tables for people, JSON for programs, notes on standard error.
 
+The rows of a command are plain data, dataclasses mostly.  They are the JSON as they are, and a
+list of :class:`Column` says which of it a table shows.
+
 Colour and lines only where a person looks: ``rich`` is imported when standard output is a
 terminal, and otherwise the same table is plain aligned text.  There a table that is too wide
 for the terminal is made narrower with ``short``; in a pipe everything is whole.
@@ -16,14 +19,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import click
 
 from tidelog.clock import SystemClock
 from tidelog.text import plural, some
 
+T = TypeVar("T")
 Shorten = Callable[[str], str]
 
 _ID = re.compile(r"(\S*?)(-?)([0-9a-f]{4})[0-9a-f]{4}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -32,8 +37,45 @@ _NAME_IN_ID = 8
 _TIME = re.compile(r"(\d{4}-(\d\d-\d\d))T(\d\d:\d\d:\d\d)\.\d{3}Z")
 
 
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of a table: its heading, and what it shows of a row."""
+
+    title: str
+    cell: Callable[[T], object]
+    right: bool = False  # a column of numbers
+    short: Shorten = str  # how a cell is made shorter where the terminal is too narrow
+
+
+def show(rows: Sequence[T], columns: Sequence[Column[T]], as_json: bool, empty: str) -> None:
+    """Rows of plain data as JSON or as a table; ``empty`` is the text if there are none."""
+    if as_json:
+        show_json(rows)
+    elif rows:
+        show_rows(rows, columns)
+    else:
+        click.echo(empty)
+
+
 def show_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    """Dataclasses are objects, with their fields as keys."""
+    indent = 2 if sys.stdout.isatty() else None
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent, default=_object))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A field whose name would be a keyword has an underscore behind it (``from_``)."""
+    return {row.name.rstrip("_"): getattr(value, row.name) for row in fields(value)}
+
+
+def show_rows(rows: Sequence[T], columns: Sequence[Column[T]], indent: str = "") -> None:
+    show_table(
+        [column.title for column in columns],
+        [[column.cell(row) for column in columns] for row in rows],
+        right={column.title for column in columns if column.right},
+        indent=indent,
+        short={column.title: column.short for column in columns if column.short is not str},
+    )
 
 
 def printable(text: str) -> str:
