@@ -394,7 +394,7 @@ def throttled_move(bootstrap: str, data: Path, tmp_path: Path) -> None:
     assert (facts["under_replicated"], facts["moving"]) == (0, 1)
     described = run("topics", "describe", "big", bootstrap=bootstrap).out
     assert "1 partition, 1 replica," in described
-    assert "1 partition on the move to other brokers" in described
+    assert "1 partition being reassigned" in described
     assert "under-replicated" not in described
     plan = run("topics", "reassign", "--plan", bootstrap=bootstrap)
     assert "1 move under way (big-0), which the plan takes as done" in plan.err

@@ -13,9 +13,10 @@ from tidelog.text import plural
 from tidelog.tools.formats import NAMED, FormatError, formatter
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import unescape
-from tidelog.tools.output import size_text, time_text
+from tidelog.tools.output import size_text
 from tidelog.tools.record_json import Outgoing, parse_record
 from tidelog.topic_partition import TopicPartition
+from tidelog.views.times import time_text
 from tidelog.wire.records import Record
 
 ROW = TopicPartition("t", 3)

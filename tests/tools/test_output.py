@@ -8,7 +8,8 @@ from support.group_client import GroupClient
 
 from tidelog.clock import SystemClock
 from tidelog.testing import LocalBroker
-from tidelog.tools.output import printable, short_id, short_time, time_text
+from tidelog.tools.output import printable, short_id, short_time
+from tidelog.views.times import time_text
 
 EVIL = "e\x1b[31mvil\nlist\x9b\u202e"
 

@@ -10,7 +10,7 @@ import pytest
 from support.cli import Command, Result, run, spawn
 
 from tidelog.testing import LocalBroker
-from tidelog.tools import in_sync
+from tidelog.views import in_sync
 from tidelog.wire.batch import read_header
 from tidelog.wire.records import split_batches
 

@@ -13,7 +13,7 @@ from tidelog.client.partitions import in_requests
 from tidelog.errors import ApiError
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
-from tidelog.tools import topics_describe as describing
+from tidelog.views import topics as describing
 
 
 def test_create_list_describe_delete(tidelog: Command, topic: str) -> None:
@@ -72,7 +72,7 @@ def test_many_topics_are_described_with_few_questions(broker: LocalBroker, topic
         admin.create_topics(cluster, [NewTopic(name, 2) for name in names])
         views = list(cluster.topics(names).values())
         counting.asked = 0
-        answers = describing._ask(cluster, views, set())
+        answers = describing.ask(cluster, views, set())
         assert counting.asked < 12
         told = {id(answer) for answer in answers.values()}
         assert len(told) == 1
@@ -80,7 +80,7 @@ def test_many_topics_are_described_with_few_questions(broker: LocalBroker, topic
         assert len(answers[names[0]].logs) == len(answers[names[0]].sizes) == 120  # type: ignore[union-attr]
         # One is deleted meanwhile: the others are described all the same.
         admin.delete_topics(cluster, [names[7]])
-        answers = describing._ask(cluster, views, set())
+        answers = describing.ask(cluster, views, set())
         failed = [name for name, answer in answers.items() if isinstance(answer, ApiError)]
         assert failed == [names[7]]
         admin.delete_topics(cluster, names)

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.connection import BrokerUnreachable
-from tidelog.client.partitions import log_sizes
 from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural, some
 from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
 from tidelog.tools.command_group import CommandGroup
-from tidelog.tools.in_sync import newcomers
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
-from tidelog.tools.output import note, show_json, show_table, size_text
+from tidelog.tools.output import Column, note, show_json, show_rows, size_text
 from tidelog.tools.pairs import pairs
+from tidelog.views.cluster import BrokerSummary, describe_cluster
 
 PORTS = click.IntRange(1, 65_500)  # room for those that follow
 
@@ -139,62 +137,81 @@ def _start(found: ClusterFolder) -> None:
 @json_option
 def status(data: Path, as_json: bool) -> None:
     """Say which brokers run, and which one is controller."""
-    facts = _status(_existing(data))
+    found = _status(_existing(data))
     if as_json:
-        show_json(facts)
+        show_json(found)
         return
-    keeper = facts["zookeeper"]
+    keeper = found.zookeeper
     words = "is down; `tidelog cluster up` starts what is down"
-    if keeper["running"]:
-        words = f"runs, process {keeper['pid']}"
-    click.echo(f"ZooKeeper on port {keeper['port']} {words}")
-    show_table(
-        ["broker", "address", "state", "process", "controller"],
-        [
-            (
-                row["id"],
-                row["address"],
-                "up" if row["running"] else "down",
-                row["pid"] or "",
-                "yes" if row["id"] == facts["controller"] else "",
-            )
-            for row in facts["brokers"]
-        ],
-        right=["broker", "process"],
-    )
+    if keeper.running:
+        words = f"runs, process {keeper.pid}"
+    click.echo(f"ZooKeeper on port {keeper.port} {words}")
+    columns: list[Column[BrokerStatus]] = [
+        Column("broker", lambda row: row.id, right=True),
+        Column("address", lambda row: row.address),
+        Column("state", lambda row: "up" if row.running else "down"),
+        Column("process", lambda row: row.pid, right=True),
+        Column("controller", lambda row: "yes" if row.id == found.controller else ""),
+    ]
+    show_rows(found.brokers, columns)
 
 
-def _status(found: ClusterFolder) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ZooKeeperStatus:
+    """ZooKeeper of a cluster in a folder."""
+
+    connect: str
+    port: int
+    running: bool
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker of a cluster in a folder."""
+
+    id: int
+    address: str
+    running: bool
+    pid: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """What `tidelog cluster status` shows."""
+
+    bootstrap: str
+    controller: int | None
+    zookeeper: ZooKeeperStatus
+    brokers: list[BrokerStatus]
+
+
+def _status(found: ClusterFolder) -> ClusterStatus:
     running = [broker for broker in found.brokers.values() if found.runs(broker)]
     controller = None
     if running:
         addresses = ",".join(f"127.0.0.1:{broker.port}" for broker in running)
-        try:
-            with Cluster(addresses) as asked:
-                controller = asked.metadata().controller_id
-        except (ApiError, BrokerUnreachable):
-            controller = None
-    return {
-        "bootstrap": found.bootstrap,
+        with contextlib.suppress(ApiError), Cluster(addresses) as asked:
+            controller = asked.metadata().controller_id
+    pid = found.zookeeper_pid if found.zookeeper_runs else None
+    connect = f"127.0.0.1:{found.zookeeper_port}"
+    return ClusterStatus(
+        found.bootstrap,
         # Without ZooKeeper the others go on to name one that is dead.
-        "controller": next((b.broker_id for b in running if b.broker_id == controller), None),
-        "zookeeper": {
-            "connect": f"127.0.0.1:{found.zookeeper_port}",
-            "port": found.zookeeper_port,
-            "running": found.zookeeper_runs,
-            "pid": found.zookeeper_pid if found.zookeeper_runs else None,
-        },
-        "brokers": [
-            {
-                "id": broker.broker_id,
-                "address": f"127.0.0.1:{broker.port}",
-                "running": broker in running,
-                "pid": broker.pid if broker in running else None,
-                "log": str(found.log_path(broker.broker_id)),
-            }
+        next((b.broker_id for b in running if b.broker_id == controller), None),
+        ZooKeeperStatus(connect, found.zookeeper_port, pid is not None, pid),
+        [
+            BrokerStatus(
+                broker.broker_id,
+                f"127.0.0.1:{broker.port}",
+                broker in running,
+                broker.pid if broker in running else None,
+                str(found.log_path(broker.broker_id)),
+            )
             for broker in found.brokers.values()
         ],
-    }
+    )
 
 
 def _existing(data: Path) -> ClusterFolder:
@@ -291,71 +308,28 @@ def _check_clean(found: ClusterFolder, unclean: Sequence[Member]) -> None:
 def describe(bootstrap: str, as_json: bool) -> None:
     """Describe any cluster: brokers, controller, what they lead, disk use."""
     with connect(bootstrap) as asked:
-        facts = _describe(asked)
-    for row in facts["brokers"]:
-        if not row["answers"]:
-            note(f"broker {row['id']} does not answer: what is shown of it is old")
+        found = describe_cluster(asked)
+    for broker in found.brokers:
+        if not broker.answers:
+            note(f"broker {broker.id} does not answer: what is shown of it is old")
+    for number in found.down:
+        note(f"broker {number} is down: it has replicas, and is not registered in the cluster")
     if as_json:
-        show_json(facts)
+        show_json(found)
         return
-    under = facts["under_replicated"]
-    click.echo(f"cluster {facts['cluster_id']}, {plural(len(facts['brokers']), 'broker')}")
+    click.echo(f"cluster {found.cluster_id}, {plural(len(found.brokers), 'broker')}")
     click.echo(
-        f"{plural(facts['topics'], 'topic')}, {plural(facts['partitions'], 'partition')}; "
-        f"{under or 'none'} under-replicated, {facts['offline'] or 'none'} offline"
-        + (f", {facts['moving']} on the move" if facts["moving"] else "")
+        f"{plural(found.topics, 'topic')}, {plural(found.partitions, 'partition')}; "
+        f"{found.under_replicated or 'none'} under-replicated, {found.offline or 'none'} offline"
+        + (f", {found.moving} being reassigned" if found.moving else "")
     )
-    show_table(
-        ["broker", "address", "rack", "leads", "replicas", "disk", "controller"],
-        [
-            (
-                row["id"],
-                row["address"],
-                row["rack"],
-                row["leads"],
-                row["replicas"],
-                "?" if row["bytes"] is None else size_text(row["bytes"]),
-                "yes" if row["id"] == facts["controller"] else "",
-            )
-            for row in facts["brokers"]
-        ],
-        right=["broker", "leads", "replicas", "disk"],
-    )
-
-
-def _describe(asked: Cluster) -> dict[str, Any]:
-    metadata = asked.metadata()
-    partitions = [view for topic in metadata.topics.values() for view in topic.partitions]
-    silent = asked.silent(metadata.brokers)
-    coming = newcomers(asked, metadata.brokers, metadata.topics.values())
-    rows = []
-    for broker in metadata.brokers.values():
-        size = None
-        if broker.broker_id not in silent:
-            with contextlib.suppress(ApiError):
-                size = sum(row.size for row in log_sizes(asked, brokers=[broker.broker_id]))
-        rows.append(
-            {
-                "id": broker.broker_id,
-                "address": broker.address,
-                "rack": broker.rack,
-                "leads": sum(view.leader == broker.broker_id for view in partitions),
-                "replicas": sum(broker.broker_id in view.replicas for view in partitions),
-                "bytes": size,
-                "answers": broker.broker_id not in silent,
-            }
-        )
-    return {
-        "cluster_id": metadata.cluster_id,
-        "controller": metadata.controller_id,
-        "topics": len(metadata.topics),
-        "partitions": len(partitions),
-        "under_replicated": sum(
-            bool({*view.replicas} - {*view.isr} - coming.get((topic.name, view.index), set()))
-            for topic in metadata.topics.values()
-            for view in topic.partitions
-        ),
-        "moving": len(coming),
-        "offline": sum(view.leader < 0 for view in partitions),
-        "brokers": rows,
-    }
+    columns: list[Column[BrokerSummary]] = [
+        Column("broker", lambda row: row.id, right=True),
+        Column("address", lambda row: row.address),
+        Column("rack", lambda row: row.rack),
+        Column("leads", lambda row: row.leads, right=True),
+        Column("replicas", lambda row: row.replicas, right=True),
+        Column("disk", lambda row: "?" if row.bytes is None else size_text(row.bytes), right=True),
+        Column("controller", lambda row: "yes" if row.id == found.controller else ""),
+    ]
+    show_rows(found.brokers, columns)

@@ -26,16 +26,9 @@ from tidelog.settings import LogConfig, Settings
 from tidelog.text import plural
 from tidelog.tools.formats import ENCODING_ALIASES
 from tidelog.tools.options import Choice, bootstrap_option, connect, json_option
-from tidelog.tools.output import (
-    Column,
-    paragraph,
-    short_time,
-    show_json,
-    show_rows,
-    size_text,
-    time_text,
-)  # fmt: skip
+from tidelog.tools.output import Column, paragraph, short_time, show_json, show_rows, size_text
 from tidelog.topic_partition import TopicPartition
+from tidelog.views.times import time_text
 from tidelog.wire.batch import CONTROL, DELETE_HORIZON, BatchHeader, is_valid, read_header
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.wire.records import decode_batch, split_batches

@@ -17,9 +17,9 @@ import string
 from collections.abc import Callable, Sequence
 
 from tidelog.tools.options import unescape
-from tidelog.tools.output import time_text
 from tidelog.tools.record_json import ENCODERS, Content
 from tidelog.topic_partition import TopicPartition
+from tidelog.views.times import time_text
 from tidelog.wire.records import Record
 
 Formatter = Callable[[TopicPartition, Record], bytes]

@@ -8,7 +8,7 @@ error; keys are always all there.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -16,20 +16,21 @@ from tidelog.client import groups as asking
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError
 from tidelog.tools.command_group import CommandGroup
-from tidelog.tools.groups_describe import describe, life, removed_offsets
+from tidelog.tools.groups_describe import describe
 from tidelog.tools.groups_reset import reset
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import (
+    Column,
     complain,
     printable,
     say,
     short_id,
     short_time,
+    show,
     show_json,
-    show_table,
-    time_text,
+    show_rows,
 )
-from tidelog.wire.messages.explain_group import ExplainGroupResponse
+from tidelog.views.groups import GroupEvent, GroupHistory, group_history
 
 STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Reconciling")
 TYPES = (asking.CLASSIC, asking.CONSUMER)
@@ -45,6 +46,23 @@ groups.add_command(reset)
 
 
 # -- list -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A group in the list."""
+
+    group: str
+    state: str
+    type: str
+    protocol_type: str
+
+
+_LIST: list[Column[Listed]] = [
+    Column("group", lambda row: row.group),
+    Column("state", lambda row: row.state),
+    Column("type", lambda row: row.type),
+]
 
 
 @groups.command("list")
@@ -70,23 +88,11 @@ def list_groups(
     """List the groups."""
     with connect(bootstrap) as cluster:
         found = asking.list_groups(cluster, states, types)
-    if as_json:
-        show_json(
-            [
-                {
-                    "group": row.group_id,
-                    "state": row.state,
-                    "type": row.type,
-                    "protocol_type": row.protocol_type,
-                }
-                for row in found
-            ]
-        )
-    elif found:
-        show_table(("group", "state", "type"), [(r.group_id, r.state, r.type) for r in found])
-    else:
-        wanted = states + types
-        click.echo("no groups" if not wanted else f"no group is {' or '.join(wanted)}")
+    wanted = states + types
+    empty = "no groups" if not wanted else f"no group is {' or '.join(wanted)}"
+    show(
+        [Listed(r.group_id, r.state, r.type, r.protocol_type) for r in found], _LIST, as_json, empty
+    )
 
 
 # -- delete and explain -----------------------------------------------------------
@@ -135,19 +141,19 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
             raise
         except ApiError as error:
             if as_json:
-                show_json(_explained(name, None, error.message))
+                show_json(GroupHistory(name, error=error.message))
             raise
+    history = group_history(name, found)
     if as_json:
-        show_json(_explained(name, found, None))
+        show_json(history)
         return
-    rows = _events(found)
-    if rows:
-        show_table(
-            ("time", "event", "gen", "member", "cause"),
-            rows,
-            right=("gen",),
-            short={"time": short_time, "member": short_id},
-        )
+    events = history.events + [
+        GroupEvent(row.removed_at, _GONE, -1, "", f"{row.topic}-{row.partition}: {row.reason}")
+        for row in history.removed_offsets
+    ]
+    if events:
+        # Stable: what happened at the same time stays in order.
+        show_rows(sorted(events, key=lambda event: event.time), _EVENTS)
     else:
         click.echo(f"{printable(name)}: nothing has happened since the broker started")
     for member in found.members:
@@ -155,44 +161,11 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
             say(f"waiting for {asking.member_text(member)}")
 
 
-def _explained(name: str, found: ExplainGroupResponse | None, error: str | None) -> dict[str, Any]:
-    return {
-        "group": name,
-        "generation": None if found is None else found.generation,
-        "events": [
-            {
-                "time": time_text(event.time_ms),
-                "event": event.kind,
-                "generation": event.generation,
-                "member": event.member_id,
-                "cause": event.cause,
-            }
-            for event in (() if found is None else found.events)
-        ],
-        "members": [
-            {
-                "member": member.member_id,
-                "instance": member.instance_id,
-                "client": member.client_id,
-                "host": member.client_host,
-                **life(member),
-            }
-            for member in (() if found is None else found.members)
-        ],
-        "removed_offsets": [] if found is None else removed_offsets(found),
-        "error": error,
-    }
-
-
-def _events(found: ExplainGroupResponse) -> list[tuple[Any, ...]]:
-    """What happened, and which offsets went, in the order of time."""
-    rows: list[tuple[Any, ...]] = [
-        (event.time_ms, event.kind, event.generation, event.member_id, event.cause)
-        for event in found.events
-    ]
-    rows += [
-        (row.removed_at_ms, "offset gone", None, "", f"{row.topic}-{row.partition}: {row.reason}")
-        for row in found.removed_offsets
-    ]
-    rows.sort(key=lambda row: row[0])  # stable: what happened at the same time stays in order
-    return [(time_text(row[0]), *row[1:]) for row in rows]
+_GONE = "offset gone"
+_EVENTS: list[Column[GroupEvent]] = [
+    Column("time", lambda row: row.time, short=short_time),
+    Column("event", lambda row: row.event),
+    Column("gen", lambda row: None if row.event == _GONE else row.generation, right=True),
+    Column("member", lambda row: row.member, short=short_id),
+    Column("cause", lambda row: row.cause),
+]

@@ -12,8 +12,9 @@ import click
 from tidelog.text import plural
 from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import json_option
-from tidelog.tools.output import note, show_json, show_table, size_text, time_text
+from tidelog.tools.output import note, show_json, show_table, size_text
 from tidelog.tools.record_json import text_or_base64
+from tidelog.views.times import time_text
 
 if TYPE_CHECKING:
     from tidelog.pipeline.lake.ledger import Manifest

@@ -21,8 +21,8 @@ from tidelog.tools.log_files import (
     segment_name,
     walk_batches,
 )
-from tidelog.tools.output import time_text
 from tidelog.tools.record_json import text_or_base64
+from tidelog.views.times import time_text
 from tidelog.wire.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
 from tidelog.wire.compression import codec_of
 from tidelog.wire.records import decode_batch

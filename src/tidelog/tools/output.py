@@ -20,13 +20,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import click
 
 from tidelog.clock import SystemClock
 from tidelog.text import plural, some
+from tidelog.views.times import time_text
 
 T = TypeVar("T")
 Shorten = Callable[[str], str]
@@ -212,14 +212,3 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def time_text(milliseconds: int) -> str:
-    """A record's time, in UTC to the millisecond; ``-`` if it has none."""
-    if milliseconds < 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

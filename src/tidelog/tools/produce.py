@@ -19,7 +19,6 @@ from tidelog.client.cluster import Cluster, check_topic
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
-from tidelog.tools.in_sync import why_not_made, why_not_written
 from tidelog.tools.librdkafka import silent_logger
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
@@ -27,6 +26,7 @@ from tidelog.tools.output import complain, note, show_json
 from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 from tidelog.tools.stop_signal import StopSignal
+from tidelog.views.in_sync import why_not_made, why_not_written
 
 _HINTS = {
     "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)",

@@ -7,7 +7,9 @@ first and whose keys are always all there; ``error`` is null or a sentence.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 import click
 
@@ -21,10 +23,11 @@ from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
-from tidelog.tools.output import complain, show_json, show_table, warn
+from tidelog.tools.output import Column, complain, show, show_json, warn
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reassign import reassign
-from tidelog.tools.topics_describe import describe, factor
+from tidelog.tools.topics_describe import describe
+from tidelog.views import topics as views
 
 
 @click.group(cls=CommandGroup)
@@ -40,6 +43,12 @@ topics.add_command(reassign)
 
 # -- list -----------------------------------------------------------------------
 
+_LIST: list[Column[views.TopicSummary]] = [
+    Column("topic", lambda row: row.name),
+    Column("partitions", lambda row: row.partitions, right=True),
+    Column("replicas", lambda row: row.replication_factor, right=True),
+]
+
 
 @topics.command("list")
 @bootstrap_option
@@ -47,21 +56,8 @@ topics.add_command(reassign)
 def list_topics(bootstrap: str, as_json: bool) -> None:
     """List the topics."""
     with connect(bootstrap) as cluster:
-        found = sorted(cluster.metadata().topics.values(), key=lambda topic: topic.name)
-    rows = [(topic.name, len(topic.partitions), factor(topic)) for topic in found]
-    if as_json:
-        keys = ("name", "partitions", "replication_factor")
-        show_json(
-            [
-                {**dict(zip(keys, row, strict=True)), "internal": topic.internal}
-                for row, topic in zip(rows, found, strict=True)
-            ]
-        )
-    elif rows:
-        numbers = ("partitions", "replicas")
-        show_table(("topic", *numbers), rows, right=numbers)
-    else:
-        click.echo("no topics; make one with `tidelog topics create NAME`")
+        found = views.list_topics(cluster)
+    show(found, _LIST, as_json, "no topics; make one with `tidelog topics create NAME`")
 
 
 # -- create ---------------------------------------------------------------------
@@ -112,52 +108,66 @@ def create(
             )
     with connect(bootstrap) as cluster:
         results = admin.create_topics(cluster, wanted, validate_only=validate_only)
-        report: list[dict[str, Any]] = []
-        failed = False
-        for name, result in results.items():
-            if not isinstance(result, ApiError):
-                report.append(_created(name, not validate_only, *result))
-            elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                report.append(_created(name, False))
-            else:
-                failed = True
-                report.append(_created(name, False, error=result.message))
-    _show_created(report, validate_only, as_json)
-    sys.exit(1 if failed else 0)
+    report: list[Created] = []
+    for name, result in results.items():
+        if not isinstance(result, ApiError):
+            report.append(Created(name, not validate_only, *result))
+        elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            report.append(Created(name))
+        else:
+            report.append(Created(name, error=result.message))
+    verb = "could be created" if validate_only else "created"
+    _finish(report, as_json, lambda row: row.text(verb))
 
 
-def _created(
-    name: str,
-    created: bool,
-    partitions: int | None = None,
-    factor: int | None = None,
-    error: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "created": created,
-        "partitions": partitions,
-        "replication_factor": factor,
-        "error": error,
-    }
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What became of a topic to create."""
+
+    name: str
+    created: bool = False
+    partitions: int | None = None
+    replication_factor: int | None = None
+    error: str | None = None
+
+    def text(self, verb: str) -> str:
+        if self.partitions is None or self.replication_factor is None:
+            return f"{self.name} exists already"
+        shape = plural(self.partitions, "partition"), plural(self.replication_factor, "replica")
+        return f"{self.name} {verb}: {', '.join(shape)}"
 
 
-def _show_created(report: list[dict[str, Any]], validate_only: bool, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """What became of a topic to alter."""
+
+    name: str
+    altered: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What became of a topic to delete."""
+
+    name: str
+    deleted: bool
+    error: str | None = None
+
+
+R = TypeVar("R", Created, Altered, Deleted)
+
+
+def _finish(report: list[R], as_json: bool, text: Callable[[R], str]) -> NoReturn:
+    """Show what became of each topic; exit code 1 if one has failed."""
     if as_json:
         show_json(report)
     for row in report:
-        if row["error"] is not None:
-            complain(row["error"])
-        elif as_json:
-            continue
-        elif row["partitions"] is None:
-            click.echo(f"{row['name']} exists already")
-        else:
-            verb = "could be created" if validate_only else "created"
-            shape = f"{plural(row['partitions'], 'partition')}, " + plural(
-                row["replication_factor"], "replica"
-            )
-            click.echo(f"{row['name']} {verb}: {shape}")
+        if row.error is not None:
+            complain(row.error)
+        elif not as_json:
+            click.echo(text(row))
+    sys.exit(1 if any(row.error for row in report) else 0)
 
 
 def _parse_assignment(text: str) -> list[list[int]]:
@@ -204,10 +214,9 @@ def alter(
     if assignment and partitions is None:
         raise click.UsageError("--assignment is for new partitions: add --partitions")
     brokers = _parse_assignment(assignment) if assignment else None
-    report: list[dict[str, Any]] = []
+    report: list[Altered] = []
     with connect(bootstrap) as cluster:
         for name in dict.fromkeys(names):
-            error = None
             try:
                 if changes:
                     admin.alter_configs(
@@ -217,18 +226,13 @@ def alter(
                     admin.grow_topic(
                         cluster, name, partitions, brokers, validate_only=validate_only
                     )
+                report.append(Altered(name, not validate_only))
             except BrokerUnreachable:
                 raise
-            except ApiError as refused:
-                error = refused.message
-                complain(error)
-            altered = error is None and not validate_only
-            report.append({"name": name, "altered": altered, "error": error})
-            if error is None and not as_json:
-                click.echo(f"{name} could be altered" if validate_only else f"{name} altered")
-    if as_json:
-        show_json(report)
-    sys.exit(1 if any(row["error"] for row in report) else 0)
+            except ApiError as error:
+                report.append(Altered(name, False, error.message))
+    verb = "could be altered" if validate_only else "altered"
+    _finish(report, as_json, lambda row: f"{row.name} {verb}")
 
 
 @topics.command()
@@ -254,22 +258,13 @@ def delete(
             if wanted:
                 confirm(f"Delete {shown} with all records?", yes)
         results = admin.delete_topics(cluster, wanted) if wanted else {}
-    failed = False
-    report: list[dict[str, Any]] = []
-    for name in missing:
-        report.append({"name": name, "deleted": False, "error": None})
-        if not as_json:
-            click.echo(f"there is no topic {name}")
+    report = [Deleted(name, False) for name in missing]
     for name, error in results.items():
         gone = error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if error is not None and not (gone and if_exists):
-            failed = True
-            complain(error.message)
-            report.append({"name": name, "deleted": False, "error": error.message})
-            continue
-        report.append({"name": name, "deleted": error is None, "error": None})
-        if not as_json:
-            click.echo(f"{name} deleted" if error is None else f"there is no topic {name}")
-    if as_json:
-        show_json(report)
-    sys.exit(1 if failed else 0)
+        refused = error is not None and not (gone and if_exists)
+        report.append(Deleted(name, error is None, error.message if error and refused else None))
+    _finish(
+        report,
+        as_json,
+        lambda row: f"{row.name} deleted" if row.deleted else f"there is no topic {row.name}",
+    )
