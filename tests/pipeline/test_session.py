@@ -14,7 +14,7 @@ import pytest
 
 import tidelog
 import tidelog.pipeline
-from tidelog.java import NotInstalled
+from tidelog.java import NotInstalled, spark_extra
 
 SOURCE = Path(tidelog.__file__).parent.parent
 
@@ -201,7 +201,7 @@ def test_without_pyspark(tmp_path: Path) -> None:
     """
     done = python(script, tmp_path)
     assert done.stderr.splitlines()[-1] == (
-        'tidelog.java.NotInstalled: this needs PySpark: pip install "tidelog[spark]"'
+        f"tidelog.java.NotInstalled: this needs PySpark: {spark_extra()}"
     )
 
 
@@ -215,7 +215,7 @@ def test_an_old_pyspark(tmp_path: Path) -> None:
     done = python(script, tmp_path)
     assert done.stderr.splitlines()[-1] == (
         "tidelog.java.NotInstalled: this needs PySpark 4.2 or newer, and this is 4.1.0.dev1: "
-        'pip install --upgrade "tidelog[spark]"'
+        f"{spark_extra('--upgrade ')}"
     )
 
 

@@ -74,6 +74,9 @@ def test_from_up_to_down(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return counts == (2, True, 0)
 
     until(noticed, "the dead one is noticed")
+    assert described()["down"] == [1]
+    down = run("cluster", "describe", bootstrap=bootstrap).err
+    assert "broker 1 is down: it has replicas, and is not registered" in down
     monkeypatch.chdir(data.parent)
     assert "t" in run("topics", "list").out, "in this folder there is no need to name the brokers"
     plan = run("topics", "reassign", "t", "--plan")

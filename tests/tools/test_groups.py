@@ -256,7 +256,9 @@ def test_who_is_waited_for(broker: LocalBroker, tidelog: Command, topic: str) ->
         (line,) = [line for line in shown.lines if "waiting for" in line]
         assert f"waiting for {old.member_id} (" in line
         assert "s, expires in " in line
-        assert shown.lines[-1] == "  which member has which partition is not known while rebalancing"
+        assert (
+            shown.lines[-1] == "  which member has which partition is not known while rebalancing"
+        )
         (found,) = tidelog("groups", "describe", topic, "--json").json
         waits = {row["member"]: row["waited_for"] for row in found["members"]}
         assert waits == {old.member_id: True, first.member_id: False}

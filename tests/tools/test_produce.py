@@ -10,6 +10,7 @@ import pytest
 from support.cli import Command, Result, run, spawn
 
 from tidelog.testing import LocalBroker
+from tidelog.tools import produce as producing
 from tidelog.views import in_sync
 from tidelog.wire.batch import read_header
 from tidelog.wire.records import split_batches
@@ -245,6 +246,22 @@ def test_why_records_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     few = "NOT_ENOUGH_REPLICAS: 1 replica in sync, and min.insync.replicas=2"
     assert why([1, 2, 3], [1]) == few
     assert why([1, 2, 3], [1], "1") == why([1, 2, 3], [1, 2]) == why([1], [1]) == ""
+
+
+def test_a_wait_for_acknowledgements_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """librdkafka is silent while too few replicas are in sync."""
+    monkeypatch.setattr(producing, "_SILENT_SECONDS", 0)
+    reason = "NOT_ENOUGH_REPLICAS: 1 replica in sync, and min.insync.replicas=2"
+    monkeypatch.setattr(producing._Sender, "_why", lambda _: f" ({reason})")
+    left = iter([3, 3, 3, 3, 0])
+    sender = producing._Sender("t", {"message.timeout.ms": 30_000}, sync=False)
+    sender._producer = SimpleNamespace(flush=lambda _: next(left))  # type: ignore[assignment]
+    sender.finish()
+    assert capsys.readouterr().err == (
+        f"3 records not acknowledged yet ({reason}); trying again for 30 seconds\n"
+    )
 
 
 def test_a_compacted_topic_wants_keys(tidelog: Command, topic: str) -> None:

@@ -35,12 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from tidelog import java
-from tidelog.java import NotInstalled
+from tidelog.java import NotInstalled, spark_extra
 from tidelog.pipeline import spark_failures
 from tidelog.pipeline.polling import poll_in_py4j
 
 if importlib.util.find_spec("pyspark") is None:
-    raise NotInstalled('this needs PySpark: pip install "tidelog[spark]"')
+    raise NotInstalled(f"this needs PySpark: {spark_extra()}")
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -53,7 +53,7 @@ _OLDEST = (4, 2)  # the first that asks a source in Python how far a batch shall
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < _OLDEST:
     raise NotInstalled(
         f"this needs PySpark {'.'.join(map(str, _OLDEST))} or newer, and this is "
-        f'{pyspark.__version__}: pip install --upgrade "tidelog[spark]"'
+        f"{pyspark.__version__}: {spark_extra('--upgrade ')}"
     )
 
 _GIB = 1 << 30

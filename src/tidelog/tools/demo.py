@@ -21,6 +21,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.partitions import log_sizes
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError
+from tidelog.java import spark_extra
 from tidelog.metadata import INTERNAL_TOPICS
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
@@ -68,7 +69,7 @@ def demo(
     elif spark and cluster:
         raise click.UsageError("--cluster and --spark are two demos: choose one")
     elif spark and not demo_lake.can_load():
-        raise click.UsageError('Spark is not installed: pip install "tidelog[spark]"')
+        raise click.UsageError(f"Spark is not installed: {spark_extra()}")
     clock = SystemClock()
     say = Account(as_json)
 

@@ -13,7 +13,7 @@ to_option = click.option(
 
 def need_spark() -> None:
     """A sentence instead of a stack trace, where the extra is not installed."""
-    from tidelog.java import NotInstalled
+    from tidelog.java import NotInstalled, spark_extra
 
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "numba")):
-        raise NotInstalled('tidelog load needs PySpark: pip install "tidelog[spark]"')
+        raise NotInstalled(f"tidelog load needs PySpark: {spark_extra()}")

@@ -39,6 +39,8 @@ _TIMED_OUT = "Message timed out"
 _SHOWN_FAILURES = 5
 _GIVE_UP_MS = 30_000  # message.timeout.ms: long enough for a broker to restart
 _REMIND_SECONDS = 60
+_POLL_SECONDS = 0.2
+_SILENT_SECONDS = 2  # without an acknowledgement: longer than an election takes
 _LOOK_SECONDS = 5  # for the reason, after so long a wait
 _SECURITY = ("security.", "sasl.", "ssl.")
 
@@ -252,6 +254,7 @@ class _Sender:
         self._delivered: Counter[int] = Counter()
         self._failures: Counter[str] = Counter()
         self._producer: Producer
+        self._clock = SystemClock()
         self._told = False
         self.hopeless = False
 
@@ -288,20 +291,37 @@ class _Sender:
                 self._failures[_words(error.args[0])] += 1
                 return
         if self._sync:
-            while self._producer.flush(0.2):
-                pass
+            self._flush()
         else:
             self._producer.poll(0)
 
     def finish(self) -> None:
         """Wait until every record is delivered or given up; Ctrl-C ends the wait."""
         try:
-            while self._producer.flush(0.2):
-                pass
+            self._flush()
         except KeyboardInterrupt:
             left = len(self._producer)
             if left:
                 self._failures["interrupted"] += left
+
+    def _flush(self) -> None:
+        """Wait for all deliveries; if there is none for a while, say so, and why."""
+        left, since = 0, self._clock.monotonic()
+        while count := self._producer.flush(_POLL_SECONDS):
+            now = self._clock.monotonic()
+            if count != left:
+                left, since = count, now
+            elif now - since >= _SILENT_SECONDS and not self._told:
+                waiting = f"{plural(count, 'record')} not acknowledged yet{self._why()}"
+                self._note_retries(waiting)
+
+    def _note_retries(self, problem: str) -> None:
+        """Once: what becomes of the records is reported at the end."""
+        if not self._told:
+            self._told = True
+            seconds = _give_up_seconds(self._settings)
+            limit = "until Ctrl-C" if seconds == math.inf else f"for {seconds:g} seconds"
+            note(f"{problem}; trying again {limit}")
 
     def report(self, as_json: bool, stopped_at: int | None) -> None:
         """How many records went where."""
@@ -352,11 +372,7 @@ class _Sender:
             self._delivered[message.partition()] += 1
 
     def _on_error(self, error: KafkaError) -> None:
-        """A broker that goes away is told once; what becomes of the records is told later."""
-        if not self._told:
-            self._told = True
-            seconds = int(self._settings["message.timeout.ms"]) / 1000
-            note(f"{_words(error)}; trying again for {seconds:g} seconds")
+        self._note_retries(_words(error))
 
 
 def _words(error: KafkaError) -> str:
