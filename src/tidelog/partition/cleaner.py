@@ -67,10 +67,10 @@ class LogCleaner:
         worker = _Worker()
         try:
             while (chosen := self._choose()) is not None:
-                partition, found = chosen
+                partition, state = chosen
                 self._busy.add(partition)
                 try:
-                    if not await self._clean(worker, partition, found):
+                    if not await self._clean(worker, partition, state):
                         self._rest[partition] = self._clock.monotonic() + self._backoff
                 finally:
                     self._busy.discard(partition)
@@ -92,21 +92,21 @@ class LogCleaner:
             if partition.log.uncleanable or len(partition.log.segments) == 1:
                 continue
             try:
-                found = assess_log(partition.log, now_ms)
+                state = assess_log(partition.log, now_ms)
             except OSError as error:
                 self._rest[partition] = self._clock.monotonic() + self._backoff
                 self._replicas.storage_failed(partition.log.directory, error)
                 continue
-            rank = (found.overdue, found.dirty_ratio)
-            if found.due(config) and (best is None or rank > best[0]):
-                best = rank, partition, found
+            rank = (state.overdue, state.dirty_ratio)
+            if state.due(config) and (best is None or rank > best[0]):
+                best = rank, partition, state
         return best and best[1:]
 
     # -- one log ----------------------------------------------------------------
 
-    async def _clean(self, worker: _Worker, partition: Partition, found: Cleanable) -> bool:
+    async def _clean(self, worker: _Worker, partition: Partition, state: Cleanable) -> bool:
         """Clean one log; False if it did not come to an end."""
-        work = Round(partition.log, found, self._clock.now_ms(), self._limits())
+        work = Round(partition.log, state, self._clock.now_ms(), self._limits())
         started = self._clock.monotonic()
         sizes = [0, 0]  # of its segments, before and after
         result = None
@@ -122,7 +122,7 @@ class LogCleaner:
             partition.log.abandon_swap()
             work.abandon()
             return False
-        work.finish(result)  # the next checkpoint says so
+        work.finish(result)  # the next checkpoint has it
         log.info(
             "%s-%d: compacted to offset %d in %.1f s: %d bytes became %d, %d of %d records stay%s",
             partition.topic,
@@ -208,7 +208,7 @@ class _Worker:
             raise WorkerLost("its process has ended") from error
 
     async def answer(self) -> dict[str, Any]:
-        """The next thing that it says about its job."""
+        """Its next message about the job."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()

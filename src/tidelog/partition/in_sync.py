@@ -1,12 +1,12 @@
-"""What the leader of a partition knows of its followers.  Pure; the time is injected.
+"""The in-sync set: what a leader knows of its followers.  No I/O, and the time is injected.
 
 A follower's fetch offset is its log end: it has everything below.  It is caught up when it has
 fetched up to the leader's end, or up to where that end was at its fetch before: a follower of
 a busy leader is always a little behind.
 
 Changes of the in-sync set are proposed to the controller, and count when it has agreed
-(KIP-497).  Meanwhile the careful reading is taken of both: the high watermark waits for who
-is in the old set or in the new one.
+(KIP-497).  Meanwhile both count: the high watermark waits for every replica in the old set or in
+the new one.
 
 Under constant load the end moves on between any two fetches of a follower, and alone in sync the
 leader would commit that at once: the follower could never show that it has all that is committed.
@@ -23,7 +23,7 @@ _REFUSED_MS = 1000  # until a replica that cannot be in sync is proposed again
 
 
 @dataclass(slots=True)
-class Follower:
+class FollowerState:
     """How far one follower is."""
 
     end_offset: int = -1  # not known before its first fetch
@@ -51,15 +51,18 @@ class InSync:
         self.partition_epoch = partition_epoch
         self.proposed: tuple[int, ...] | None = None
         self.proposed_epochs: dict[int, int] = {}  # the broker epochs of the followers in it
-        self.awaited: dict[int, int] = {}  # who may come into sync with its next fetch, and where
-        # Nobody is late at first: who is in sync has the lag time to show that it is there.
-        self.followers = {b: Follower(caught_up_ms=now_ms) for b in replicas if b != leader}
+        # Followers that may come into sync with their next fetch, and the log end to wait at.
+        self.awaited: dict[int, int] = {}
+        # None is late at first: a replica in sync has the lag time to show that it is there.
+        self.followers = {b: FollowerState(caught_up_ms=now_ms) for b in replicas if b != leader}
 
     def reassigned(self, replicas: Iterable[int], now_ms: int) -> None:
         """The same leader goes on with other replicas."""
         known = self.followers
         self.followers = {
-            b: known.get(b) or Follower(caught_up_ms=now_ms) for b in replicas if b != self.leader
+            b: known.get(b) or FollowerState(caught_up_ms=now_ms)
+            for b in replicas
+            if b != self.leader
         }
         self.awaited = {b: end for b, end in self.awaited.items() if b in self.followers}
 
@@ -103,7 +106,7 @@ class InSync:
     # -- conclusions ------------------------------------------------------------
 
     def high_watermark(self, leader_end: int) -> int:
-        """Up to here everybody has it who is in sync, or is about to be."""
+        """Up to here all replicas have it that are in sync, or are about to be."""
         lowest = leader_end
         for broker in self.isr if self.proposed is None else {*self.isr, *self.proposed}:
             state = self.followers.get(broker)
@@ -114,7 +117,7 @@ class InSync:
         return lowest
 
     def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
-        """Below here nobody has a record any more, of those who live."""
+        """Below here no replica on a live broker has a record any more."""
         starts = (f.log_start_offset for broker, f in self.followers.items() if broker in live)
         return min((leader_start, *starts))
 
@@ -124,8 +127,8 @@ class InSync:
         """The in-sync set with a follower that has just fetched, if it has caught up.
 
         It needs everything that is committed, and also what was in the log when this leader
-        began: the high watermark of a new leader may be an old one.  Only who fetches now is
-        asked about: the others may be dead, or come back with less than they had.
+        began: the high watermark of a new leader may be an old one.  Only the
+        follower that fetches now counts: others may be dead, or come back with less than they had.
         """
         if not self._may_be_added(follower):
             return None
@@ -142,7 +145,7 @@ class InSync:
         )
 
     def to_drop(self, leader_end: int, now_ms: int, max_lag_ms: int) -> tuple[int, ...] | None:
-        """The in-sync set without those who have not caught up for too long, if there are any."""
+        """The in-sync set without followers that are late for too long, if there are any."""
         if self.proposed is not None:
             return None
         late = {
@@ -172,15 +175,15 @@ class InSync:
         self.proposed_epochs = {
             broker: state.broker_epoch for broker, state in self.followers.items() if broker in isr
         }
-        # The high watermark waits for who is proposed anyway, and for a dead one no longer than
-        # it is in sync.
+        # The high watermark waits for a proposed replica anyway, and for a dead one no longer
+        # than it is in sync.
         self.awaited = {b: end for b, end in self.awaited.items() if b not in isr}
 
     def decided(self, isr: Iterable[int], partition_epoch: int) -> bool:
-        """What the controller says; False if that is no news.
+        """What the controller has decided; False if that is no news.
 
         Then a proposal that is under way stands: the controller may have agreed to it by now,
-        and the high watermark must wait for whoever may be in sync.
+        and the high watermark must wait for every replica that may be in sync.
         """
         if partition_epoch <= self.partition_epoch:
             return False
@@ -196,7 +199,7 @@ class InSync:
         return self.decided(isr, partition_epoch)
 
     def refused(self, asked: tuple[int, ...]) -> None:
-        """The controller has surely not agreed, so nobody waits for who is not in sync."""
+        """The controller has surely not agreed: replicas that are not in sync do not count."""
         if self.proposed != asked:
             return
         self.proposed = None

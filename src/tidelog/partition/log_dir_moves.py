@@ -2,13 +2,13 @@
 
 The copy is made beside other work, in ``topic-0.<unique>-future`` as in Kafka: closed segments,
 then what was appended meanwhile, until little is left.  That little is copied and synced between
-two requests, the copy is renamed to ``topic-0``, and the same log goes on there.  Who reads the
-old files may finish.  Then the old directory goes, and only then the next move of the partition
+two requests, the copy is renamed to ``topic-0``, and the same log goes on there.  A reader of
+the old files may finish.  Then the old directory goes, and only then the next move of the partition
 begins.
 
 A crash at any time leaves one log that counts.  A start removes what is still called ``-future``.
-Once the copy has its name there may be two directories of the partition: the copy says by a file
-that it was moved there, and wins.  A move does not outlive a restart of the broker; it is asked
+Once the copy has its name there may be two directories of the partition: a file marks the
+copy as moved there, and it wins.  A move does not outlive a restart of the broker; it is asked
 for again.
 """
 

@@ -1,16 +1,16 @@
-"""What on this broker takes no writes: in a cluster, others lead it.
+"""Log directories and partitions that take no writes: in a cluster, other brokers lead them.
 
 A write that fails because of the disk (no space, a quota, read-only, an I/O error) marks the whole
-log directory; any other error marks the one partition, and its neighbours go on.  Whatever is told
-to the controller moves leaders, so a mark stays until nothing there has failed for some seconds,
+log directory; any other error marks the one partition, and its neighbours go on.  What the
+controller learns moves leaders, so a mark stays until nothing there has failed for some seconds,
 and longer each time that it comes back soon.  A directory must also take a file of 16 MiB, which is
 gone at once; that is tried once a second.
 
-The controller is told of each change: it asks this broker about its partitions again
+The controller is notified of each change: it asks this broker about its partitions again
 (LeaderAndIsr), and those that are marked are answered with a storage error.
 
-A mark takes no decision here: the broker goes on to read and to try to write, as it does alone.
-Who leads is up to the controller, and if nobody else is in sync it stays as it is.
+A mark decides nothing here: the broker goes on to read and to try to write, as it does alone.
+The controller decides who leads, and without another replica in sync it stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 _PROBE_SECONDS = 1.0
-_QUIET_SECONDS = 6.0  # longer than whoever tries again rests: flushes 1 s, the controller 5 s
+_QUIET_SECONDS = 6.0  # longer than until the next attempt: flushes 1 s, the controller 5 s
 _MOST_QUIET_SECONDS = 60.0
 _FORGET_SECONDS = 600.0  # a mark that comes back within this time is the same trouble
 _CHUNK = bytes(1 << 20)
@@ -46,7 +46,7 @@ class LogDirs:
         self.failed: set[str] = set()  # log directories, and directories of partitions
         # When something there failed last, and for how long nothing may before the mark goes.
         self._last: dict[str, tuple[float, float]] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def write_failed(self, path: str, error: OSError) -> None:
         """Something could not be written: ``path`` is the directory of a partition, as a rule."""
@@ -60,7 +60,7 @@ class LogDirs:
             quiet = min(2 * quiet, _MOST_QUIET_SECONDS) if again else _QUIET_SECONDS
             self._forget(now)
             self.failed.add(marked)
-            self._news.set()
+            self._changed.set()
         self._last[marked] = now, quiet
 
     def _forget(self, now: float) -> None:
@@ -86,19 +86,21 @@ class LogDirs:
                 return directory
         return self._directories[0] if len(self._directories) == 1 else None
 
-    async def watch(self, tell: Callable[[], Awaitable[None]]) -> None:
-        """Tell of each change, as long as the broker runs."""
+    async def watch(self, notify: Callable[[], Awaitable[None]]) -> None:
+        """Notify the controller of each change, as long as the broker runs."""
         while True:
             if not self.failed:
-                await self._news.wait()
-            if self._news.is_set():
-                self._news.clear()
+                await self._changed.wait()
+            if self._changed.is_set():
+                self._changed.clear()
                 try:
-                    await tell()
+                    await notify()
                 except KeeperError as error:
-                    self._news.set()  # in a second, then
+                    self._changed.set()  # in a second, then
                     reason = type(error).__name__
-                    log.warning("cannot tell of log directories: %s (%s)", error, reason)
+                    log.warning(
+                        "cannot notify the controller of log directories: %s (%s)", error, reason
+                    )
             await asyncio.sleep(_PROBE_SECONDS)
             await self._try_again()
 
@@ -117,7 +119,7 @@ class LogDirs:
                     continue  # something else has failed there meanwhile
                 log.warning("%s takes writes again", path)
             self.failed.discard(path)
-            self._news.set()
+            self._changed.set()
 
 
 def _probe(directory: str) -> None:

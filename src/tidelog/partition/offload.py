@@ -10,8 +10,8 @@ a fraction of a second; if that is not enough it waits once more, and only one s
 queue at a time.  So a short job waits for one long job at the most, however many clients send them.
 A worker that does not answer at all is killed, and the next job starts another.
 
-Who needs it is a generator that does its work, yields a :class:`Job` where there is too much, and
-is sent the result.  As long as there is no such job it runs to its end at once.
+Work that may need it is a generator: it yields a :class:`Job` where there is too much, and is sent
+the result.  As long as there is no such job it runs to its end at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One partition on this broker: a replica, with its log.
 
-Everything that happens to a partition happens in one thread: nobody else writes to its log, and
-what is not awaited is atomic.  A replica leads or follows (:class:`Leader`, :class:`Follower`);
+Everything that happens to a partition happens in one thread: it is the only writer of its log,
+and what is not awaited is atomic.  A replica leads or follows (:class:`Leader`, :class:`Follower`);
 any replica can be read.
 """
 
@@ -168,11 +168,11 @@ class Partition:
         if offset < source.log_start_offset or offset > source.end_offset:
             raise self._out_of_range(offset)
         end = source.last_stable_offset
-        found = source.read(offset, max_bytes, end, at_least_one=at_least_one)
-        if found is None:
+        records = source.read(offset, max_bytes, end, at_least_one=at_least_one)
+        if records is None:
             return None, []
-        aborted = source.aborted_in(offset, found)
-        return found, [(entry.producer_id, entry.first_offset) for entry in aborted]
+        aborted = source.aborted_in(offset, records)
+        return records, [(entry.producer_id, entry.first_offset) for entry in aborted]
 
     def _out_of_range(self, offset: int) -> ApiError:
         return ApiError(

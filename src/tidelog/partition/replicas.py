@@ -259,7 +259,7 @@ class Replicas:
         try:
             doomed = self.manager.delete(*key)
         except OSError as error:
-            # It stays on disk; who creates the topic again sets it aside.
+            # It stays on disk; if the topic is created again, it is quarantined.
             self.storage_failed(partition.log.directory, error)
             doomed = None
         if doomed:
@@ -312,7 +312,7 @@ class Replicas:
         self.remove_later(partition, files)
 
     def remove_later(self, partition: Partition, files: list[str]) -> None:
-        """Remove files that nobody reads any more, after ``file.delete.delay.ms``."""
+        """Remove files that are not read any more, after ``file.delete.delay.ms``."""
         delay = partition.log.config.file_delete_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay, self._remove_files, files)
 
@@ -334,7 +334,7 @@ class Replicas:
             self._checkpoints_failed(error)
 
     def write_checkpoints(self) -> None:
-        """Write them down now: somebody is to be told that they are."""
+        """Write them now: an answer depends on it."""
         try:
             self.manager.write_checkpoints()
         except OSError as error:

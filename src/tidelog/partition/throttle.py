@@ -1,4 +1,4 @@
-"""How fast replicas that are moved may be copied, so that clients do not notice.  Pure.
+"""How fast replicas that are moved may be copied, so that clients do not notice.  No I/O.
 
 As in Kafka: a broker has a rate for what it sends as a leader and one for what it fetches as a
 follower, and the settings of a topic name the replicas that count: ``0:1,0:2`` is partition 0
@@ -19,7 +19,7 @@ LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
 _BURST_SECONDS = 1.0  # what was not used for longer than this is lost
-_LOOK_AGAIN = 1.0  # with a rate of 0, which somebody may raise
+_LOOK_AGAIN = 1.0  # with a rate of 0, which may be raised
 
 
 class Throttle:

@@ -1,4 +1,4 @@
-"""The slow way in, for batches that need more than a look at their header.  Pure.
+"""Validation of batches that need more than a look at their header (LogValidator).  No I/O.
 
 Most batches are written as they came.  They are opened if the topic is compacted (each record
 needs a key), has a codec of its own or a limit for old timestamps, or if the header says that a
@@ -37,7 +37,7 @@ _NO_TIMESTAMP = -1
 _BYTES_HERE = 64 * 1024
 _RECORDS_HERE = 1000
 MOST_RECORD_ERRORS = 100  # that an answer names
-# To write offset deltas anew takes ten times as long as to check them.  Kafka does it where it
+# To rewrite offset deltas takes ten times as long as to check them.  Kafka does it where it
 # recompresses (where it does not, Kafka 4.1 answers UNKNOWN_SERVER_ERROR).
 MOST_RENUMBERED = 10_000
 
@@ -133,9 +133,9 @@ def rewrite_here(
     """What to append instead; raises OpenElsewhere if that takes too long for the event loop."""
     too_new = not rules.append_time and header.max_timestamp > now_ms + rules.after_max_ms
     if not rules.open_all and not too_new:
-        rewritten = bytearray(batch)
-        stamp_append_time(rewritten, now_ms)
-        return Rewritten(rules, rewritten, now_ms, 0)
+        stamped = bytearray(batch)
+        stamp_append_time(stamped, now_ms)
+        return Rewritten(rules, stamped, now_ms, 0)
     if budget is None:
         budget = Budget()
     limit = max(0, rules.max_decompressed - budget.decompressed)
@@ -143,14 +143,14 @@ def rewrite_here(
         raise OpenElsewhere(rules, limit)
     here, budget.bytes_here = budget.bytes_here, 0  # an error uses up all of it
     try:
-        found = rewrite(batch, rules, now_ms, min(limit, here))
+        rewritten = rewrite(batch, rules, now_ms, min(limit, here))
     except DecompressedTooLarge:
         if limit > here:
             raise OpenElsewhere(rules, limit) from None
         raise too_large(rules, limit) from None
-    budget.decompressed += found.decompressed
-    budget.bytes_here = here - max(found.decompressed, len(batch))
-    return found
+    budget.decompressed += rewritten.decompressed
+    budget.bytes_here = here - max(rewritten.decompressed, len(batch))
+    return rewritten
 
 
 def rewrite_elsewhere(batch: bytes, rules: Rules, now_ms: int, limit: int) -> Rewritten:
