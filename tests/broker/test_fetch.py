@@ -114,13 +114,13 @@ def test_min_bytes_waits_for_more_and_the_clock_ends_it(broker, client, topic):
 
 def test_no_more_is_waited_for_than_the_answer_may_hold(broker, client, topic):
     fill(client, topic, 3, size=1000)
-    with RawClient(broker.port, timeout=20) as reader:
+    with RawClient(broker.port) as reader:
         (part,) = reader.fetch(
             (topic, 0, 0), max_wait_ms=3_600_000, min_bytes=1_000_000, max_bytes=2000
         )
         assert len(part.records) == 2000
     limited = {"fetch.max.bytes": 2000}  # of the broker, whatever the client asks for
-    with LocalBroker(limited) as strict, RawClient(strict.port, timeout=20) as reader:
+    with LocalBroker(limited) as strict, RawClient(strict.port) as reader:
         reader.create_topic("t")
         fill(reader, "t", 3, size=1000)
         (part,) = reader.fetch(("t", 0, 0), max_wait_ms=3_600_000, min_bytes=1_000_000)
@@ -173,7 +173,7 @@ def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypat
                 await broker.controller.create_topic(NewTopic("t"))
                 wake(woken[0])
                 readable = lambda: select.select([reader.sock], [], [], 0)[0]  # noqa: E731
-                await comes_true(readable, "the reader to be answered", 20)
+                await comes_true(readable, "the reader to be answered")
                 _, answer = reader.receive(FetchResponse, 12)
                 assert answer.responses[0].partitions[0].records in (None, b"")
 

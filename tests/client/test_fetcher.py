@@ -46,7 +46,7 @@ def poll_until(fetcher: Fetcher, count: int) -> list[Fetched]:
         found.extend(fetcher.poll(1.0))
         return len(found) >= count
 
-    until(enough, f"{count} answers with something to tell", 30)
+    until(enough, f"{count} answers with something to tell")
     return found
 
 

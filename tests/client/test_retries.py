@@ -98,7 +98,7 @@ def fetched(code: ErrorCode = ErrorCode.NONE, *, offset: int | None = None) -> F
 
 def poll(fetcher: Fetcher) -> list[Fetched]:
     """The next answer that the caller is told of."""
-    found: list[Fetched] = until(lambda: fetcher.poll(0.1), "an answer of the fetcher", 30)
+    found: list[Fetched] = until(lambda: fetcher.poll(0.1), "an answer of the fetcher")
     return found
 
 

@@ -30,7 +30,7 @@ def delete(
 ) -> DeleteRecordsPartitionResult:
     row = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name="t", partitions=[row])
-    with RawClient(leader.port, timeout=100) as client:
+    with RawClient(leader.port) as client:
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
         answer = client.call(request, DeleteRecordsResponse, 2)
     result: DeleteRecordsPartitionResult = answer.topics[0].partitions[0]
@@ -38,7 +38,7 @@ def delete(
 
 
 def log_start(broker: ClusterBroker) -> int:
-    with RawClient(broker.port, timeout=100) as client:
+    with RawClient(broker.port) as client:
         (part,) = client.fetch(("t", 0, 10))
         start: int = part.log_start_offset
         return start
@@ -52,7 +52,7 @@ def test_the_answer_waits_for_the_followers(new_cluster: Any) -> None:
         everybody_knows(cluster, "t")
         (leader_id,) = leaders(cluster.brokers[1], "t").values()
         leader = cluster.brokers[leader_id]
-        with RawClient(leader.port, timeout=100) as client:
+        with RawClient(leader.port) as client:
             batch = batch_of(*[b"x"] * 10)
             assert client.produce("t", batch, timeout_ms=60_000).error_code == 0
         done = delete(leader, 3, timeout_ms=60_000)
@@ -83,7 +83,7 @@ def test_the_answer_waits_for_the_followers(new_cluster: Any) -> None:
             assert (done.error_code, done.low_watermark) == (0, 10)
             return True
 
-        until(deleted, "the new leader deletes", 100)
+        until(deleted, "the new leader deletes")
         assert [log_start(broker) for broker in cluster.brokers.values()] == [10, 10, 10]
 
 

@@ -50,22 +50,22 @@ def test_a_full_disk(new_cluster: Any, mounted: Callable[..., Path], tmp_path: P
         (own,) = (i for i, leader in leaders(victim, "alone").items() if leader == 2)
         with Load(cluster.bootstrap, "load", PARTITIONS) as load:
             load.more()
-            with RawClient(victim.port, timeout=200) as client:
+            with RawClient(victim.port) as client:
                 assert client.produce("alone", batch_of(b"kept"), partition=own).error_code == 0
                 fill(disk / "filler")
-                until(lambda: 2 not in leaders(other, "load").values(), "others lead", 200)
+                until(lambda: 2 not in leaders(other, "load").values(), "others lead")
                 load.more(MORE_THAN_THE_QUEUE)
-                until(lambda: without(cluster, 2, "load"), "it is out of sync", 200)
+                until(lambda: without(cluster, 2, "load"), "it is out of sync")
                 answer = client.produce("alone", batch_of(bytes(1 << 18)), partition=own)
                 assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
                 assert client.read_values("alone", partition=own) == [b"kept"]
                 refused = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-                until(lambda: prefer(cluster, index) == refused, "it is not preferred", 100)
+                until(lambda: prefer(cluster, index) == refused, "it is not preferred")
                 (disk / "filler").unlink()
                 back_in_sync(cluster, "load")
                 assert client.produce("alone", batch_of(b"more"), partition=own).error_code == 0
-            until(lambda: prefer(cluster, index) == 0, "it leads again", 100)
-            until(lambda: leaders(other, "load")[index] == 2, "everybody knows", 100)
+            until(lambda: prefer(cluster, index) == 0, "it leads again")
+            until(lambda: leaders(other, "load")[index] == 2, "everybody knows")
             load.more()
         load.check(cluster.bootstrap)
         same_logs(cluster, "load", PARTITIONS)

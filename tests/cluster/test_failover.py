@@ -131,9 +131,8 @@ def test_a_zombie_leader(own_cluster: LocalCluster) -> None:
         until(
             lambda: leaders(others[0], "load")[0] in {b.broker_id for b in others},
             "another leads",
-            100,
         )
-        with RawClient(zombie.port, timeout=100) as client:
+        with RawClient(zombie.port) as client:
             request = client.produce_request("load", batch_of(b"999999999"), timeout_ms=30_000)
             client.send(request, 9)
             zombie.thaw()

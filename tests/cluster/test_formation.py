@@ -203,7 +203,7 @@ def test_told_to_stop_while_it_waits_for_zookeeper(tmp_path: Any) -> None:
     broker = ClusterBroker(1, tmp_path / "waiting", settings)
     broker.launch()
     try:
-        until(lambda: "waiting for ZooKeeper at" in broker.log, "it tries to connect", 100)
+        until(lambda: "waiting for ZooKeeper at" in broker.log, "it tries to connect")
         assert broker.stop(timeout=100) == 0
     finally:
         broker.kill()
@@ -228,7 +228,7 @@ def test_who_knows_nothing_yet_serves_nobody(new_cluster: Any) -> None:
                 return True
             raise AssertionError(f"it answers: {found}")
 
-        until(hangs_up, "it takes connections", 100)
+        until(hangs_up, "it takes connections")
         governor.thaw()
         other.wait_ready()
         assert {row.node_id for row in metadata(other).brokers} == {1, 2}

@@ -94,7 +94,7 @@ def test_a_move_under_load(own_cluster: LocalCluster) -> None:
             )
             return not listed.topics
 
-        until(finished, "the move has ended", 100)
+        until(finished, "the move has ended")
         load.more()
     state = topic_state(cluster.brokers[new[0]], "load").partitions[0]
     assert list(state.replica_nodes) == new
@@ -223,7 +223,7 @@ def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster
         message = consumer.poll(100)
         assert message is not None
         assert not message.error(), message.error()
-        until(lambda m=message: commits(consumer, m), "a commit", 100)
+        until(lambda m=message: commits(consumer, m), "a commit")
         committed = consumer.committed(where, timeout=100)[0].offset
         assert committed == message.offset() + 1 == round_number + 1
         everybody_knows(cluster, "__consumer_offsets")
@@ -234,8 +234,8 @@ def test_groups_survive_the_death_of_their_coordinator(own_cluster: LocalCluster
         again = consumer.committed(where, timeout=100)[0].offset
         assert again == committed, "what was committed stands"
         victim.start()
-        until(lambda v=victim: in_sync(v, "__consumer_offsets", 3), "all in sync", 100)
-        until(lambda v=victim: in_sync(v, "read", 3), "all in sync", 100)
+        until(lambda v=victim: in_sync(v, "__consumer_offsets", 3), "all in sync")
+        until(lambda v=victim: in_sync(v, "read", 3), "all in sync")
     consumer.close()
 
 

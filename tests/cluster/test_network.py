@@ -53,8 +53,8 @@ def test_a_leader_is_cut_off(new_cluster: Any, also: tuple[int, ...]) -> None:
         with Load(cluster.bootstrap, "load", PARTITIONS) as load:
             load.more()
             with network.cut(victim, *others, *also):
-                until(lambda: without(cluster, victim, "load"), "the others go on", 200)
-                with RawClient(cluster.brokers[victim].port, timeout=200) as client:
+                until(lambda: without(cluster, victim, "load"), "the others go on")
+                with RawClient(cluster.brokers[victim].port) as client:
                     answer = client.produce(
                         "asked", batch_of(b"1"), partition=index, timeout_ms=1000
                     )
@@ -69,7 +69,6 @@ def test_a_leader_is_cut_off(new_cluster: Any, also: tuple[int, ...]) -> None:
                         until(
                             lambda: victim not in leaders(other, "asked").values(),
                             "another leads what was the victim's",
-                            200,
                         )
                         commit(cluster, other, group, 3)
                     found = client.fetch_offset(group, "asked")
@@ -80,7 +79,7 @@ def test_a_leader_is_cut_off(new_cluster: Any, also: tuple[int, ...]) -> None:
         same_logs(cluster, "load", PARTITIONS)
         same_logs(cluster, "asked", PARTITIONS)
         if also:
-            until(lambda: committed(cluster, group) == 3, "everybody knows what is committed", 200)
+            until(lambda: committed(cluster, group) == 3, "everybody knows what is committed")
 
 
 def find(broker: ClusterBroker, group: str) -> int | None:
@@ -92,7 +91,7 @@ def find(broker: ClusterBroker, group: str) -> int | None:
 
 def group_of(broker: ClusterBroker) -> str:
     """A group that this broker coordinates."""
-    until(lambda: find(broker, "any") is not None, "there are coordinators", 200)
+    until(lambda: find(broker, "any") is not None, "there are coordinators")
     names = (f"group-{number}" for number in range(1000))
     return next(name for name in names if find(broker, name) == broker.broker_id)
 
@@ -105,7 +104,7 @@ def commit(cluster: LocalCluster, asked: ClusterBroker, group: str, offset: int)
         with GroupClient(cluster.brokers[found].port, timeout=200) as client:
             return client.commit(group, "asked", offset) == 0
 
-    until(tried, f"{offset} is committed", 200)
+    until(tried, f"{offset} is committed")
 
 
 def committed(cluster: LocalCluster, group: str) -> int:

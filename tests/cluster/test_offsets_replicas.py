@@ -28,7 +28,7 @@ def test_it_gets_its_replicas_when_brokers_come(new_cluster: Any) -> None:
         assert in_sync(first, "__consumer_offsets", 1)
         cluster.add_broker()
         cluster.add_broker()
-        until(lambda: in_sync(first, "__consumer_offsets", 3), "all have the offsets", 90)
+        until(lambda: in_sync(first, "__consumer_offsets", 3), "all have the offsets")
         found = consumer.committed([TopicPartition("t", 0)], timeout=60)
         assert [row.offset for row in found] == [7]
         consumer.close()

@@ -61,7 +61,7 @@ def test_leaders_die_and_move_while_records_are_read(own_cluster: LocalCluster) 
 
     # A task in the midst of the log: the next leader dies, and the one after it is shut down.
     victim.start()
-    until(lambda: in_sync(victim, "read", 3), "three replicas in sync", 100)
+    until(lambda: in_sync(victim, "read", 3), "three replicas in sync")
     end = query.offset.offsets
     (place,) = [place for place in end if place.partition == 0]
     part = OffsetRange("read", 0, 0, end[place], topic_id)

@@ -42,7 +42,6 @@ def all_have(cluster: LocalCluster, last: str, *, not_since: str) -> None:
         until(
             lambda b=broker: b.log.rfind(last) > b.log.rfind(not_since),
             f"broker {broker.broker_id} says {last!r}",
-            100,
         )
 
 
@@ -52,7 +51,6 @@ def make_later(cluster: LocalCluster) -> None:
     until(
         lambda: run("topics", "create", "later", *options, bootstrap=cluster.bootstrap).code == 0,
         "topics can be made",
-        100,
     )
 
 
@@ -83,7 +81,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             load.more(500)
             all_have(cluster, FOUND, not_since=LOST)
             make_later(cluster)
-            until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
+            until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync")
         load.check(cluster.bootstrap)
         everybody_knows(cluster, "later")
         for name in ("refused-1", "refused-2", "refused-3"):  # nor was any of it kept for later
@@ -117,8 +115,8 @@ def test_who_dies_meanwhile_is_noticed_when_it_is_back(new_cluster: Any, tmp_pat
         server.start()
         server.wait_ready()
         died = f"broker {governor.broker_id} has died: its port refuses connections"
-        until(lambda: any(died in b.log for b in cluster.running()), "somebody says it", 100)
-        until(lambda: controller(cluster) is not governor, "another takes office", 100)
+        until(lambda: any(died in b.log for b in cluster.running()), "somebody says it")
+        until(lambda: controller(cluster) is not governor, "another takes office")
 
 
 def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
@@ -131,7 +129,7 @@ def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
         delete = DeleteTopicsRequest(topic_names=["none"], timeout_ms=500)
         elect = ElectLeadersRequest(topic_partitions=None, timeout_ms=500)
         create.timeout_ms = 500
-        with RawClient(port, timeout=100) as client:
+        with RawClient(port) as client:
             made = client.call(create, CreateTopicsResponse, 7).topics[0]
             assert made.error_code == ErrorCode.REQUEST_TIMED_OUT
             assert "within 500 ms" in made.error_message or "ZooKeeper" in made.error_message
@@ -147,7 +145,7 @@ def answers_in_time(cluster: LocalCluster, server: ZooKeeperServer) -> None:
 def producer_ids_run_out(port: int) -> None:
     """What was set aside is given out; then producers are told to ask again, as Kafka does."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-    with RawClient(port, timeout=100) as client:
+    with RawClient(port) as client:
         ids = set()
         while (answer := client.call(request, InitProducerIdResponse, 4)).error_code == 0:
             ids.add(answer.producer_id)
@@ -200,7 +198,7 @@ def test_the_leader_of_an_ensemble_dies(new_cluster: Any, tmp_path: Path) -> Non
                 cluster.brokers[1].kill()
                 load.more(500)
                 cluster.brokers[1].start()
-                until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync", 100)
+                until(lambda: in_sync(cluster.brokers[1], "load", 3), "all are in sync")
             load.check(cluster.bootstrap)
     finally:
         for server in servers:

@@ -81,7 +81,6 @@ def test_kafka_leaves_the_same(tmp_path):
             until(
                 lambda: read_checkpoint(str(data), CLEANER).get(("table", 0), 0) >= active,
                 "Kafka's compaction",
-                timeout=60,
             )
             kafka.stop()
     log = open_in(ours, log_config(cleanup_policy="compact", segment_bytes=30_000))

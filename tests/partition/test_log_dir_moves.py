@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.group_client import GroupClient
 from support.raw_client import batch_of
-from support.waiting import until
+from support.waiting import LIMIT, comes_true, until
 
 from tidelog import files
 from tidelog.broker.broker import Broker
@@ -163,14 +163,6 @@ def in_process(directories: Iterable[Path]) -> dict[str, str]:
     }
 
 
-async def until_async(condition, what: str) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"waited in vain for {what}")
-
-
 def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatch) -> None:
     """A crash must find one copy that counts, the newer: the second move waits for the first."""
     events: list[str] = []
@@ -179,7 +171,7 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
     def slow_removal(path: str) -> None:
         if path.endswith("-delete") and not removing.is_set():
             removing.set()
-            assert go_on.wait(30)
+            assert go_on.wait(LIMIT)
             events.append("the first directory is gone")
         shutil.rmtree(path, ignore_errors=True)
 
@@ -189,7 +181,7 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
             super().begin()
 
         def sync(self) -> None:
-            assert len(events) < 3 or crashed.wait(30)
+            assert len(events) < 3 or crashed.wait(LIMIT)
             super().sync()
 
     monkeypatch.setattr(files, "remove_tree", slow_removal)
@@ -210,14 +202,14 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
             first = os.path.dirname(log.directory)
             (other,) = {str(path) for path in directories} - {first}
             broker.log_dir_moves.move(partition, other)
-            await until_async(removing.is_set, "the removal of the old directory")
+            await comes_true(removing.is_set, "the removal of the old directory")
             assert os.path.dirname(log.directory) == other
             assert not os.path.exists(os.path.join(log.directory, "moved-here"))
             broker.log_dir_moves.move(partition, first)
             broker.log_dir_moves.move(partition, other)  # no, stay
             broker.log_dir_moves.move(partition, first)
             asyncio.get_running_loop().call_later(0.2, go_on.set)
-            await until_async(lambda: os.path.dirname(log.directory) == first, "the second move")
+            await comes_true(lambda: os.path.dirname(log.directory) == first, "the second move")
             assert events[:3] == ["a move begins", "the first directory is gone", "a move begins"]
             write()
             log.flush()
@@ -256,7 +248,7 @@ def test_few_are_copied_at_once(directories, monkeypatch) -> None:
                 broker.log_dir_moves.move(partition, str(directories[1]))
             parents = (os.path.dirname(partition.log.directory) for partition in partitions)
             assert str(directories[0]) in parents
-            await until_async(lambda: not broker.log_dir_moves.moves, "all moves")
+            await comes_true(lambda: not broker.log_dir_moves.moves, "all moves")
             assert {os.path.dirname(p.log.directory) for p in partitions} == {str(directories[1])}
             assert most <= 4
 
@@ -269,7 +261,7 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
     timed_out: list[str] = []
 
     def hold() -> None:
-        if not go_on.wait(5):
+        if not go_on.wait(LIMIT):
             timed_out.append("the event loop did nothing else")
 
     async def main() -> None:
@@ -285,22 +277,22 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
                 )
 
             async def flushed() -> None:
-                await until_async(lambda: log.recovery_point == log.end_offset, "the flush")
+                await comes_true(lambda: log.recovery_point == log.end_offset, "the flush")
 
             write()
             others = asyncio.create_task(replicas.flushes.in_thread(hold))
             replicas.flushes.later(partition, 0)
-            await until_async(lambda: partition in replicas.flushes._syncing, "a flush that waits")
+            await comes_true(lambda: partition in replicas.flushes._syncing, "a flush that waits")
             first = os.path.dirname(log.directory)
             (other,) = {str(path) for path in directories} - {first}
             broker.log_dir_moves.move(partition, other)
-            await until_async(lambda: os.path.dirname(log.directory) == other, "the move")
+            await comes_true(lambda: os.path.dirname(log.directory) == other, "the move")
             assert not go_on.is_set()
             assert not timed_out
             go_on.set()
             await others
             await flushed()
-            await until_async(lambda: not broker.log_dir_moves._latest, "its end")
+            await comes_true(lambda: not broker.log_dir_moves._latest, "its end")
 
             go_on.clear()
             carry_out, begun = Flush.carry_out, threading.Event()
@@ -313,14 +305,14 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
             monkeypatch.setattr(Flush, "carry_out", slow)
             write()
             replicas.flushes.later(partition, 0)
-            await until_async(begun.is_set, "a flush")
+            await comes_true(begun.is_set, "a flush")
             broker.log_dir_moves.move(partition, first)
-            await until_async(lambda: partition in replicas.flushes._held, "all to be copied")
+            await comes_true(lambda: partition in replicas.flushes._held, "all to be copied")
             write()
             replicas.flushes.later(partition, 0)
             assert os.path.dirname(log.directory) == other
             go_on.set()
-            await until_async(lambda: os.path.dirname(log.directory) == first, "the move back")
+            await comes_true(lambda: os.path.dirname(log.directory) == first, "the move back")
             await flushed()
             assert log.end_offset == 3
             assert not timed_out

@@ -267,6 +267,7 @@ def test_what_is_wrong_is_told_before_spark_starts(
     assert none.err.endswith("start one with `tidelog up`, or name another with -b\n")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ctrl_c_ends_a_query_with_one_line(broker: LocalBroker, topic: str) -> None:
     """As a terminal does it: everybody gets the signal, also those whom Spark has started."""

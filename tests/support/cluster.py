@@ -107,7 +107,7 @@ def controller(cluster: LocalCluster) -> ClusterBroker:
 
 
 def ask_controller(cluster: LocalCluster, request: Any, response: Any, version: int) -> Any:
-    with RawClient(controller(cluster).port, timeout=60) as client:
+    with RawClient(controller(cluster).port) as client:
         return client.call(request, response, version)
 
 
@@ -128,7 +128,7 @@ def move_leaders(cluster: LocalCluster, topic: str) -> None:
     asked = next(cluster.running())
     before = {r.partition_index: r.replica_nodes for r in topic_state(asked, topic).partitions}
     wanted = {index: [*nodes[1:], nodes[0]] for index, nodes in before.items()}
-    until(lambda: not any(reassign(cluster, topic, wanted)), "the controller takes the move", 100)
+    until(lambda: not any(reassign(cluster, topic, wanted)), "the controller takes the move")
     row = TopicPartitions(topic=topic, partitions=list(wanted))
 
     def moved() -> bool:
@@ -137,7 +137,7 @@ def move_leaders(cluster: LocalCluster, topic: str) -> None:
         )
         return leaders(asked, topic) == {index: nodes[0] for index, nodes in wanted.items()}
 
-    until(moved, "the leaders have moved", 100)
+    until(moved, "the leaders have moved")
 
 
 def kill_at_once(cluster: LocalCluster) -> None:
@@ -224,7 +224,7 @@ class Load:
     def more(self, count: int = 200) -> None:
         """Wait until so many more are acknowledged."""
         goal = self.total + count
-        until(lambda: self.total >= goal or self.failed, f"{count} more acknowledged", 100)
+        until(lambda: self.total >= goal or self.failed, f"{count} more acknowledged")
         assert not self.failed, self.failed[:3]
 
     def more_everywhere(self) -> None:
@@ -237,7 +237,6 @@ class Load:
         until(
             lambda: self.failed or all(len(self.acknowledged[p]) > n for p, n in before.items()),
             "more acknowledged in every partition",
-            100,
         )
         assert not self.failed, self.failed[:3]
 
@@ -303,7 +302,6 @@ def back_in_sync(cluster: LocalCluster, topic: str, count: int = 3) -> None:
     until(
         lambda: all(in_sync(broker, topic, count) for broker in cluster.running()),
         f"{count} replicas in sync",
-        100,
     )
 
 

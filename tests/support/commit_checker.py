@@ -115,7 +115,7 @@ class Committer:
     def more(self, count: int = 3) -> None:
         """Wait until so many more commits are acknowledged."""
         goal = self.count + count
-        until(lambda: self.count >= goal or self.failed, f"{count} more commits", 200)
+        until(lambda: self.count >= goal or self.failed, f"{count} more commits")
         if self.failed is not None:
             raise self.failed
 

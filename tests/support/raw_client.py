@@ -3,6 +3,8 @@
 import socket
 import time
 
+from support.waiting import LIMIT
+
 from tidelog.wire.batch import MAGIC, BatchHeader
 from tidelog.wire.compression import Codec
 from tidelog.wire.frame import decode_response, encode_request
@@ -42,7 +44,7 @@ def batch_of(*values, **options):
 class RawClient:
     """One connection; every call waits for its answer."""
 
-    def __init__(self, port, timeout=100):
+    def __init__(self, port, timeout=LIMIT):
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
@@ -86,7 +88,6 @@ class RawClient:
 
     def hung_up(self):
         """Did the broker close the connection (and say nothing more)?"""
-        self.sock.settimeout(20)
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:

@@ -1,11 +1,17 @@
-"""Wait for a condition, never for a time."""
+"""Wait for a condition, never for a time.
+
+One limit for all, just below that of a test: it only ends what would never come true, however
+busy the machine is.
+"""
 
 import asyncio
 import inspect
 import time
 
+LIMIT = 200
 
-def until(condition, what="the condition", timeout=100):
+
+def until(condition, what="the condition", timeout=LIMIT):
     """Poll until ``condition()`` is true; returns its value."""
     end = time.monotonic() + timeout
     while True:
@@ -17,7 +23,7 @@ def until(condition, what="the condition", timeout=100):
         time.sleep(0.01)
 
 
-async def comes_true(condition, what="the condition", timeout=100):
+async def comes_true(condition, what="the condition", timeout=LIMIT):
     """The same in a coroutine, where others go on meanwhile; the condition may be one too."""
     try:
         async with asyncio.timeout(timeout):

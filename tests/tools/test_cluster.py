@@ -115,7 +115,7 @@ def zookeeper_and_a_leader_die(data: Path) -> None:
         rows = partitions()
         return bool(rows) and all(row["leader"] > 0 and len(row["isr"]) == 3 for row in rows)
 
-    until(settled, "all are in sync, and leaders stay", 60)
+    until(settled, "all are in sync, and leaders stay")
     os.kill(status["zookeeper"]["pid"], signal.SIGKILL)
     wait_gone(status["zookeeper"]["pid"])
     dead = partitions()[0]["leader"]
@@ -157,18 +157,17 @@ def preferred_leaders_come_back(data: Path, bootstrap: str) -> None:
         once = r"Error: 2 partitions \(t-\d, t-\d\): broker 1 is down or not in sync\n"
         return down.code == 1 and re.fullmatch(once, down.err) is not None
 
-    until(refused, "others lead, and the preferred leader cannot", 60)
+    until(refused, "others lead, and the preferred leader cannot")
     assert run("cluster", "start", "1", "--data", str(data)).code == 0
 
     def elected() -> bool:
         done = run("topics", "elect", bootstrap=bootstrap)
         return done.code == 0 and led()
 
-    until(elected, "the preferred leaders lead", 60)
+    until(elected, "the preferred leaders lead")
     until(
         lambda: "already" in run("topics", "elect", "t", bootstrap=bootstrap).out,
         "every broker knows that they do",
-        60,
     )
     assert run("topics", "elect", "none", bootstrap=bootstrap).code == 1
 
@@ -190,7 +189,7 @@ def a_fourth_broker(data: Path, bootstrap: str) -> None:
         asked = run("cluster", "describe", "--json", bootstrap=bootstrap)
         return [row["id"] for row in asked.json["brokers"]]
 
-    until(lambda: known() == [1, 2, 3, 4], "the others know it", 60)
+    until(lambda: known() == [1, 2, 3, 4], "the others know it")
 
 
 def test_a_failed_start_leaves_nothing_running(data: Path) -> None:
@@ -325,7 +324,7 @@ def test_reassign(data: Path, tmp_path: Path) -> None:
         return run("topics", "reassign", "--run", str(moves), bootstrap=bootstrap).out
 
     done = f"{len(planned.json['partitions'])} done already\n"
-    until(lambda: again_begun() == done, "every broker knows that all is done", 60)
+    until(lambda: again_begun() == done, "every broker knows that all is done")
     no_plans(bootstrap, tmp_path / "bad.json")
     throttled_move(bootstrap, data, tmp_path)
 

@@ -48,7 +48,7 @@ class Running:
         return sum(report.rows for report in self.reports)
 
     def wait_for(self, rows: int) -> None:
-        until(lambda: self.rows >= rows or self.error, f"{rows} rows", 100)
+        until(lambda: self.rows >= rows or self.error, f"{rows} rows")
         assert self.error is None, self.error
 
     def __enter__(self) -> Running:
@@ -110,7 +110,7 @@ def test_a_batch_that_is_done_again_adds_nothing(
 def test_it_says_why_it_ends(broker: LocalBroker, filled: Filled, lake: Path, spark: Any) -> None:
     topic = filled(["{}", "bad"])
     with Running(spark, broker, topic, lake, value="json", errors="fail") as running:
-        until(lambda: running.error, "the end", 100)
+        until(lambda: running.error, "the end")
     assert isinstance(running.error, LakeError)
     assert "@1: it is not JSON" in str(running.error)
     with pytest.raises(LakeError, match="--until has no meaning"):

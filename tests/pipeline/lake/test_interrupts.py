@@ -53,14 +53,13 @@ def test_ctrl_c_in_the_midst_of_a_load(topic: str, lake: Path) -> None:
     with LocalBroker() as broker:
         fill(broker.bootstrap, topic, ["x"] * 100)
         with loading(broker.bootstrap, topic, "--to", str(lake)) as process:
-            until(lambda: list(lake.glob(f"{STAGING}/*/owner.json")), "a load that has begun", 200)
+            until(lambda: list(lake.glob(f"{STAGING}/*/owner.json")), "a load that has begun")
             broker.stop()  # from here on it cannot end
             until(
                 lambda: any(
                     "pyspark.daemon" in command_of(pid) for pid in descendants(process.pid)
                 ),
                 "tasks at work",
-                200,
             )
             os.killpg(process.pid, signal.SIGINT)
             out, err = process.communicate()
@@ -72,6 +71,7 @@ def test_ctrl_c_in_the_midst_of_a_load(topic: str, lake: Path) -> None:
     assert not lake.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_a_continuous_load(
     broker: LocalBroker, topic: str, lake: Path, loads: Callable[..., Any]
@@ -147,7 +147,7 @@ def test_one_who_waits_for_a_lock_that_goes(tmp_path: Path) -> None:
     with lock(path):
         thread.start()
         until(waits.is_set, "the other one to wait")
-    until(has.is_set, "the other one to have it", 20)
+    until(has.is_set, "the other one to have it")
     with pytest.raises(LakeError, match="another load"), lock(path):
         pass
     end.set()
