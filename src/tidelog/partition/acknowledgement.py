@@ -12,6 +12,8 @@ from typing import NamedTuple
 from tidelog.errors import ErrorCode
 from tidelog.partition.leader import Leader
 
+_OPEN, _NONE = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE
+
 
 class Unacknowledged(NamedTuple):
     """A batch that is written, but was not committed when it was written."""
@@ -29,11 +31,11 @@ class Unacknowledged(NamedTuple):
             # What lies at its offset now, or soon, may be another leader's.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition.log.high_watermark <= self.last_offset:
-            return ErrorCode.REQUEST_TIMED_OUT
+            return _OPEN
         if leader.in_sync < leader.min_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        return ErrorCode.NONE
+        return _NONE
 
     @property
     def undecided(self) -> bool:
-        return self.error() == ErrorCode.REQUEST_TIMED_OUT
+        return self.error() is _OPEN

@@ -55,6 +55,7 @@ class Leader:
         self.partition = partition
         self.epoch = info.leader_epoch
         self.in_sync = 0  # how many replicas are in sync
+        self.min_in_sync = 1  # how many must be, for acks=all
         self.in_sync_set: InSync | None = None  # if there are followers
         self._log = partition.log
         self._watchers = partition.watchers
@@ -74,7 +75,7 @@ class Leader:
     def configure(self, config: LogConfig) -> None:
         """New settings; what they ask of a batch is decided here, not for each batch."""
         self._only_flushed = config.visibility == "flushed"
-        self._held = self._only_flushed or self.in_sync_set is not None
+        self._follow_settings(config)
         # Batches are looked into, or rewritten, only if a setting asks for it.
         rules = self._rules = Rules.of(self.partition.topic, config)
         self._rewrites = self.partition.internal or rules.append_time or rules.open_all
@@ -88,9 +89,17 @@ class Leader:
     def update(self, info: PartitionInfo, now_ms: int) -> None:
         """The same epoch goes on, with other replicas or another in-sync set."""
         self._set_replicas(info, now_ms)
-        self._held = self._only_flushed or self.in_sync_set is not None
+        self._follow_settings(self._log.config)
         self._advance_high_watermark()
         self._watchers.wake()
+
+    def _follow_settings(self, config: LogConfig) -> None:
+        """What depends on both the settings and the replicas."""
+        state = self.in_sync_set
+        self._held = self._only_flushed or state is not None
+        # As many as ``min.insync.replicas`` says, but not more than there are.
+        replicas = 1 if state is None else len(state.followers) + 1
+        self.min_in_sync = min(config.min_insync_replicas, replicas)
 
     def _set_replicas(self, info: PartitionInfo, now_ms: int) -> None:
         state = self.in_sync_set
@@ -233,14 +242,6 @@ class Leader:
         return offset
 
     # -- the high watermark -----------------------------------------------------
-
-    @property
-    def min_in_sync(self) -> int:
-        """How many replicas in sync acks=all needs: as many as ``min.insync.replicas`` says, but
-        not more than there are."""
-        state = self.in_sync_set
-        replicas = 1 if state is None else len(state.followers) + 1
-        return min(self._log.config.min_insync_replicas, replicas)
 
     def _advance_high_watermark(self) -> None:
         end = self._log.recovery_point if self._only_flushed else self._log.end_offset
