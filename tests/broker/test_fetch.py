@@ -14,6 +14,7 @@ from support.waiting import comes_true, until
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
 from tidelog.new_topic import NewTopic
+from tidelog.partition.partition import Partition
 from tidelog.partition.purgatory import DelayedOperation
 from tidelog.testing import LocalBroker
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -178,6 +179,26 @@ def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypat
                 assert answer.responses[0].partitions[0].records in (None, b"")
 
     asyncio.run(scenario())
+
+
+async def test_a_bug_while_a_fetch_waits_is_answered(tmp_path, monkeypatch, caplog):
+    """Its reader must not wait for an answer that never comes."""
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        await broker.controller.create_topic(NewTopic("t"))
+        partition = broker.replicas.partitions["t", 0]
+        with RawClient(broker.port) as reader:
+            reader.send(reader.fetch_request(("t", 0, 0), max_wait_ms=3_600_000), 12)
+            await comes_true(lambda: partition.watchers.committed, "the fetch to be parked")
+            monkeypatch.setattr(Partition, "read", lambda *_, **__: 1 // 0)
+            partition.log.high_watermark = 1
+            partition.watchers.wake()
+            readable = lambda: select.select([reader.sock], [], [], 0)[0]  # noqa: E731
+            await comes_true(readable, "the reader to be answered")
+            _, answer = reader.receive(FetchResponse, 12)
+            assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        partition.log.high_watermark = 0
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_reader_that_vanishes_with_a_request_behind_its_fetch(broker, client, topic):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Pending
+from tidelog.broker.failures import code_of
 from tidelog.broker.registry import raw_api
 from tidelog.broker.request import Request
 from tidelog.partition.reading import Fetch
@@ -57,7 +58,12 @@ class _Deferred(Pending):
         work.wait(self._answer)
 
     def _answer(self) -> None:
-        answer = encode_fetch_response(self._version, self._correlation_id, 0, *self._work.answer())
+        version, correlation_id = self._version, self._correlation_id
+        try:
+            answer = encode_fetch_response(version, correlation_id, 0, *self._work.answer())
+        except Exception as error:
+            code, _ = code_of(error, f"{self.connection.peer}: Fetch v{version}")
+            answer = encode_fetch_response(version, correlation_id, code, 0, [])
         self.complete(answer)  # type: ignore[arg-type]
 
     def cancel(self) -> None:
