@@ -32,19 +32,15 @@ from tidelog.wire.messages.update_metadata import (
     [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest],
     ids=lambda k: k.__name__,
 )
-def test_an_order_for_an_earlier_life(kind: Any) -> None:
+async def test_an_order_for_an_earlier_life(kind: Any) -> None:
     """The controller has not noticed that we died, and tells us what we are to lead."""
     order = kind(controller_id=1, controller_epoch=1, broker_epoch=7, topic_states=[])
-
-    async def go() -> Any:
-        orders = Orders(None, None)  # type: ignore[arg-type]  # a refusal needs neither
-        answer = asyncio.create_task(orders.apply(order))
-        await asyncio.sleep(0)
-        assert not answer.done(), "who has no epoch yet cannot know whom it is for"
-        orders.registered(8)
-        return await answer
-
-    assert asyncio.run(go()).error_code == ErrorCode.STALE_BROKER_EPOCH
+    orders = Orders(None, None)  # type: ignore[arg-type]  # a refusal needs neither
+    answer: Any = asyncio.create_task(orders.apply(order))
+    await asyncio.sleep(0)
+    assert not answer.done(), "before a registration its epoch is not known"
+    orders.registered(8)
+    assert (await answer).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 class Listener:
@@ -99,63 +95,55 @@ def told(topics: dict[str, int], kind: int = INCREMENTAL) -> UpdateMetadataReque
         "another controller tells of the others",
     ],
 )
-def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> None:
+async def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: str) -> None:
     """What is remembered of the deleted one is not taken for the settings of the new one."""
     path = paths.topic_config("t")
-
-    async def go() -> None:
-        broker = Listener()
-        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
-        registry = Registry(keeper, FakeClock())
-        await registry.make_paths()
-        orders = Orders(broker, registry)  # type: ignore[arg-type]
-        orders.registered(1)
-        await orders.apply(told({"other": 1}))
-        await registry.write_config(path, {"retention.ms": "1"}, tell=False)
+    broker = Listener()
+    keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+    registry = Registry(keeper, FakeClock())
+    await registry.make_paths()
+    orders = Orders(broker, registry)  # type: ignore[arg-type]
+    orders.registered(1)
+    await orders.apply(told({"other": 1}))
+    await registry.write_config(path, {"retention.ms": "1"}, tell=False)
+    await orders.config_changed("topics/t")
+    assert orders.topic_configs["t"] == {"retention.ms": "1"}
+    await keeper.multi([Delete(path)])
+    if how == "its settings are changed":
         await orders.config_changed("topics/t")
-        assert orders.topic_configs["t"] == {"retention.ms": "1"}
-        await keeper.multi([Delete(path)])
-        if how == "its settings are changed":
-            await orders.config_changed("topics/t")
-        elif how == "it was never told of":
-            await orders.apply(told({"t": DELETED}))
-        else:
-            await orders.apply(told({"other": 1}, FULL))
-        assert orders.topic_configs.keys() == {"other"}
-        await registry.write_config(path, {"retention.ms": "2"}, tell=False)
-        await orders.apply(told({"t": 1}))
-        assert broker.metadata.topics["t"].config == {"retention.ms": "2"}
-        await keeper.close()
-
-    asyncio.run(go())
+    elif how == "it was never told of":
+        await orders.apply(told({"t": DELETED}))
+    else:
+        await orders.apply(told({"other": 1}, FULL))
+    assert orders.topic_configs.keys() == {"other"}
+    await registry.write_config(path, {"retention.ms": "2"}, tell=False)
+    await orders.apply(told({"t": 1}))
+    assert broker.metadata.topics["t"].config == {"retention.ms": "2"}
+    await keeper.close()
 
 
 @pytest.mark.parametrize("kind", [INCREMENTAL, FULL], ids=["INCREMENTAL", "FULL"])
-def test_a_topic_is_kept_until_its_znode_is_gone(tmp_path: Path, kind: int) -> None:
+async def test_a_topic_is_kept_until_its_znode_is_gone(tmp_path: Path, kind: int) -> None:
     """A controller that could not read it leaves it out: that is no deletion, after which the
     committed offsets would go."""
-
-    async def go() -> None:
-        broker = Listener()
-        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
-        registry = Registry(keeper, FakeClock())
-        await registry.make_paths()
-        await keeper.multi([Create(paths.topic("t"), b"{")])
-        await registry.write_config(paths.topic_config("t"), {"retention.ms": "1"}, tell=False)
-        orders = Orders(broker, registry)  # type: ignore[arg-type]
-        orders.registered(1)
-        await orders.apply(told({"t": 1, "other": 1}))
-        before = broker.metadata.topics["t"]
-        without = {"t": DELETED} if kind == INCREMENTAL else {}
-        await orders.apply(told({**without, "other": 1}, kind))
-        assert broker.metadata.topics["t"] == before
-        assert orders.topic_configs["t"] == {"retention.ms": "1"}
-        await keeper.multi([Delete(paths.topic("t"))])
-        await orders.apply(told({**without, "other": 1}, kind))
-        assert broker.metadata.topics.keys() == {"other"}
-        await keeper.close()
-
-    asyncio.run(go())
+    broker = Listener()
+    keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+    registry = Registry(keeper, FakeClock())
+    await registry.make_paths()
+    await keeper.multi([Create(paths.topic("t"), b"{")])
+    await registry.write_config(paths.topic_config("t"), {"retention.ms": "1"}, tell=False)
+    orders = Orders(broker, registry)  # type: ignore[arg-type]
+    orders.registered(1)
+    await orders.apply(told({"t": 1, "other": 1}))
+    before = broker.metadata.topics["t"]
+    without = {"t": DELETED} if kind == INCREMENTAL else {}
+    await orders.apply(told({**without, "other": 1}, kind))
+    assert broker.metadata.topics["t"] == before
+    assert orders.topic_configs["t"] == {"retention.ms": "1"}
+    await keeper.multi([Delete(paths.topic("t"))])
+    await orders.apply(told({**without, "other": 1}, kind))
+    assert broker.metadata.topics.keys() == {"other"}
+    await keeper.close()
 
 
 class AwayKeeper(EmbeddedKeeper):
@@ -168,43 +156,39 @@ class AwayKeeper(EmbeddedKeeper):
             raise Unreachable("no connection")
 
 
-def test_a_higher_epoch_is_looked_up(tmp_path: Path) -> None:
+async def test_a_higher_epoch_is_looked_up(tmp_path: Path) -> None:
     """What ZooKeeper does not know is not remembered: the true controller goes on."""
+    keeper = AwayKeeper.open(str(tmp_path / "journal"))
+    orders = Orders(Listener(), Registry(keeper, FakeClock()))  # type: ignore[arg-type]
+    orders.registered(1)
 
-    async def go() -> None:
-        keeper = AwayKeeper.open(str(tmp_path / "journal"))
-        orders = Orders(Listener(), Registry(keeper, FakeClock()))  # type: ignore[arg-type]
-        orders.registered(1)
+    async def code(controller_id: int, epoch: int) -> int:
+        order = StopReplicaRequest(
+            controller_id=controller_id,
+            controller_epoch=epoch,
+            broker_epoch=1,
+            topic_states=[],
+        )
+        return (await orders.stop_replica(order)).error_code
 
-        async def code(controller_id: int, epoch: int) -> int:
-            order = StopReplicaRequest(
-                controller_id=controller_id,
-                controller_epoch=epoch,
-                broker_epoch=1,
-                topic_states=[],
-            )
-            return (await orders.stop_replica(order)).error_code
-
-        assert await code(3, 1) == ErrorCode.INVALID_REQUEST, "there is no controller yet"
-        elected = Create(paths.CONTROLLER, paths.controller_value(3, 0))
-        await keeper.multi([elected, Create(paths.CONTROLLER_EPOCH, b"7")])
-        assert await code(3, 8) == ErrorCode.INVALID_REQUEST
-        assert await code(3, 2**31 - 1) == ErrorCode.INVALID_REQUEST
-        assert await code(3, 6) == ErrorCode.STALE_CONTROLLER_EPOCH, "7 is known by now"
-        assert await code(2, 7) == ErrorCode.INVALID_REQUEST, "another broker is controller"
-        assert await code(3, 7) == ErrorCode.NONE
-        keeper.away = True
-        assert await code(3, 7) == ErrorCode.NONE, "what is known is not looked up"
-        assert await code(3, 8) == ErrorCode.REQUEST_TIMED_OUT, "to be sent again"
-        assert await code(3, 7) == ErrorCode.NONE
-        keeper.away = False
-        await keeper.multi([Delete(paths.CONTROLLER), Set(paths.CONTROLLER_EPOCH, b"8")])
-        await keeper.multi([Create(paths.CONTROLLER, paths.controller_value(2, 0))])
-        assert await code(2, 8) == ErrorCode.NONE
-        assert await code(3, 7) == ErrorCode.STALE_CONTROLLER_EPOCH
-        await keeper.close()
-
-    asyncio.run(go())
+    assert await code(3, 1) == ErrorCode.INVALID_REQUEST, "there is no controller yet"
+    elected = Create(paths.CONTROLLER, paths.controller_value(3, 0))
+    await keeper.multi([elected, Create(paths.CONTROLLER_EPOCH, b"7")])
+    assert await code(3, 8) == ErrorCode.INVALID_REQUEST
+    assert await code(3, 2**31 - 1) == ErrorCode.INVALID_REQUEST
+    assert await code(3, 6) == ErrorCode.STALE_CONTROLLER_EPOCH, "7 is known by now"
+    assert await code(2, 7) == ErrorCode.INVALID_REQUEST, "another broker is controller"
+    assert await code(3, 7) == ErrorCode.NONE
+    keeper.away = True
+    assert await code(3, 7) == ErrorCode.NONE, "what is known is not looked up"
+    assert await code(3, 8) == ErrorCode.REQUEST_TIMED_OUT, "to be sent again"
+    assert await code(3, 7) == ErrorCode.NONE
+    keeper.away = False
+    await keeper.multi([Delete(paths.CONTROLLER), Set(paths.CONTROLLER_EPOCH, b"8")])
+    await keeper.multi([Create(paths.CONTROLLER, paths.controller_value(2, 0))])
+    assert await code(2, 8) == ErrorCode.NONE
+    assert await code(3, 7) == ErrorCode.STALE_CONTROLLER_EPOCH
+    await keeper.close()
 
 
 class LaggingKeeper(EmbeddedKeeper):
@@ -221,35 +205,31 @@ class LaggingKeeper(EmbeddedKeeper):
         return await super().get(path, watch)
 
 
-def test_the_controller_knows_of_our_registration_first(tmp_path: Path) -> None:
+async def test_the_controller_knows_of_our_registration_first(tmp_path: Path) -> None:
     """STALE_BROKER_EPOCH ends its channel for good: only another registration is a reason."""
+    keeper = LaggingKeeper.open(str(tmp_path / "journal"))
+    registry = Registry(keeper, FakeClock())
+    await registry.make_paths()
+    await keeper.multi(
+        [
+            Create(paths.CONTROLLER, paths.controller_value(3, 0)),
+            Create(paths.CONTROLLER_EPOCH, b"1"),
+        ]
+    )
+    orders = Orders(Listener(), registry)  # type: ignore[arg-type]
+    orders.registered(1)
 
-    async def go() -> None:
-        keeper = LaggingKeeper.open(str(tmp_path / "journal"))
-        registry = Registry(keeper, FakeClock())
-        await registry.make_paths()
-        await keeper.multi(
-            [
-                Create(paths.CONTROLLER, paths.controller_value(3, 0)),
-                Create(paths.CONTROLLER_EPOCH, b"1"),
-            ]
+    async def code(broker_epoch: int) -> int:
+        order = StopReplicaRequest(
+            controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[]
         )
-        orders = Orders(Listener(), registry)  # type: ignore[arg-type]
-        orders.registered(1)
+        return (await orders.stop_replica(order)).error_code
 
-        async def code(broker_epoch: int) -> int:
-            order = StopReplicaRequest(
-                controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[]
-            )
-            return (await orders.stop_replica(order)).error_code
-
-        assert await code(99) == ErrorCode.REQUEST_TIMED_OUT, "no registration: to be sent again"
-        epoch = await registry.register(BrokerInfo(1, "host", 9091, None))
-        keeper.lagging = True
-        assert await code(epoch) == ErrorCode.NONE
-        assert await code(epoch + 1) == ErrorCode.STALE_BROKER_EPOCH
-        await keeper.multi([Set(paths.broker(1), b"{")])
-        assert await code(epoch) == ErrorCode.REQUEST_TIMED_OUT, "it registers again"
-        await keeper.close()
-
-    asyncio.run(go())
+    assert await code(99) == ErrorCode.REQUEST_TIMED_OUT, "no registration: to be sent again"
+    epoch = await registry.register(BrokerInfo(1, "host", 9091, None))
+    keeper.lagging = True
+    assert await code(epoch) == ErrorCode.NONE
+    assert await code(epoch + 1) == ErrorCode.STALE_BROKER_EPOCH
+    await keeper.multi([Set(paths.broker(1), b"{")])
+    assert await code(epoch) == ErrorCode.REQUEST_TIMED_OUT, "it registers again"
+    await keeper.close()

@@ -1,6 +1,5 @@
 """Fetch: limits, waiting, sessions, ids."""
 
-import asyncio
 import select
 import socket
 import struct
@@ -156,29 +155,25 @@ def test_a_deleted_topic_wakes_its_readers(broker, client, topic):
     assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypatch):
+async def test_a_topic_that_is_recreated_at_once_wakes_its_readers(tmp_path, monkeypatch):
     """The reader is woken when both have happened, and never sees the topic missing."""
     woken = []
     wake = DelayedOperation.wake
     monkeypatch.setattr(DelayedOperation, "wake", lambda operation: woken.append(operation))
-
-    async def scenario():
-        settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        async with Broker(settings) as broker:
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        await broker.controller.create_topic(NewTopic("t"))
+        partition = broker.replicas.partitions["t", 0]
+        with RawClient(broker.port) as reader:
+            reader.send(reader.fetch_request(("t", 0, 0), max_wait_ms=3_600_000), 12)
+            await comes_true(lambda: partition.watchers.committed, "the fetch to be parked")
+            await broker.controller.delete_topic("t")
             await broker.controller.create_topic(NewTopic("t"))
-            partition = broker.replicas.partitions["t", 0]
-            with RawClient(broker.port) as reader:
-                reader.send(reader.fetch_request(("t", 0, 0), max_wait_ms=3_600_000), 12)
-                await comes_true(lambda: partition.watchers.committed, "the fetch to be parked")
-                await broker.controller.delete_topic("t")
-                await broker.controller.create_topic(NewTopic("t"))
-                wake(woken[0])
-                readable = lambda: select.select([reader.sock], [], [], 0)[0]  # noqa: E731
-                await comes_true(readable, "the reader to be answered")
-                _, answer = reader.receive(FetchResponse, 12)
-                assert answer.responses[0].partitions[0].records in (None, b"")
-
-    asyncio.run(scenario())
+            wake(woken[0])
+            readable = lambda: select.select([reader.sock], [], [], 0)[0]  # noqa: E731
+            await comes_true(readable, "the reader to be answered")
+            _, answer = reader.receive(FetchResponse, 12)
+            assert answer.responses[0].partitions[0].records in (None, b"")
 
 
 async def test_a_bug_while_a_fetch_waits_is_answered(tmp_path, monkeypatch, caplog):

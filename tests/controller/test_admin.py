@@ -20,7 +20,7 @@ from tidelog.new_topic import NewTopic
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_topic_that_is_deleted_at_once(
+async def test_a_topic_that_is_deleted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     """Of a topic that was created and deleted again this broker may never hear: nobody waits."""
@@ -38,48 +38,42 @@ def test_a_topic_that_is_deleted_at_once(
     async def govern(work: Any) -> Any:
         return await work
 
-    async def run() -> None:
-        keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
-        member: Any = SimpleNamespace(
-            controller=SimpleNamespace(create_topic=create),
-            govern=govern,
-            registry=Registry(keeper, FakeClock()),
-        )
-        broker: Any = SimpleNamespace(
-            metadata=ClusterMetadata(), next_metadata=never, clock=FakeClock()
-        )
-        admin = ClusterAdmin(broker, member)
-        async with asyncio.timeout(20):
-            if exists:
-                with pytest.raises(ApiError):
-                    await admin.create_topic(NewTopic("t", 1, 1))
-            else:
-                assert await admin.create_topic(NewTopic("t", 1, 1)) is topic
-        await keeper.close()
-
-    asyncio.run(run())
+    keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
+    member: Any = SimpleNamespace(
+        controller=SimpleNamespace(create_topic=create),
+        govern=govern,
+        registry=Registry(keeper, FakeClock()),
+    )
+    broker: Any = SimpleNamespace(
+        metadata=ClusterMetadata(), next_metadata=never, clock=FakeClock()
+    )
+    admin = ClusterAdmin(broker, member)
+    async with asyncio.timeout(20):
+        if exists:
+            with pytest.raises(ApiError):
+                await admin.create_topic(NewTopic("t", 1, 1))
+        else:
+            assert await admin.create_topic(NewTopic("t", 1, 1)) is topic
+    await keeper.close()
 
 
-def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> None:
+async def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> None:
     """It was told that it is the controller before it is ready to decide."""
     done = []
 
     async def delete(name: str) -> None:
         done.append(name)
 
-    async def run() -> None:
-        member: Any = SimpleNamespace(controller=None)
+    member: Any = SimpleNamespace(controller=None)
 
-        async def reachable() -> None:
-            member.controller = SimpleNamespace(delete_topic=delete)
+    async def reachable() -> None:
+        member.controller = SimpleNamespace(delete_topic=delete)
 
-        async def govern(work: Any) -> Any:
-            return await work
+    async def govern(work: Any) -> Any:
+        return await work
 
-        member.reachable, member.govern = reachable, govern
-        broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
-        async with asyncio.timeout(20):
-            await ClusterAdmin(broker, member).delete_topic("t")
-
-    asyncio.run(run())
+    member.reachable, member.govern = reachable, govern
+    broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
+    async with asyncio.timeout(20):
+        await ClusterAdmin(broker, member).delete_topic("t")
     assert done == ["t"]

@@ -20,7 +20,7 @@ from tidelog.keeper.registry import patiently
 from tidelog.metadata import BrokerInfo
 
 
-def test_a_session_may_end_before_we_have_joined() -> None:
+async def test_a_session_may_end_before_we_have_joined() -> None:
     troubles = [SessionExpired("/a"), ConnectionLost("/a")]
 
     async def read() -> str:
@@ -28,7 +28,7 @@ def test_a_session_may_end_before_we_have_joined() -> None:
             raise troubles.pop()
         return "value"
 
-    assert asyncio.run(patiently(read)) == "value"
+    assert await patiently(read) == "value"
 
 
 def membership(office: Office) -> Membership:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -88,18 +89,16 @@ class Listener:
         )
 
 
-def with_channel(body: Callable[[Propagation, Listener], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        listener = Listener()
-        controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
-        controller.publish(ALONE.with_topic(topic(OLD)))
-        await comes_true(lambda: listener.count(UpdateMetadataRequest) == 1)
-        await body(controller, listener)
-        controller.close()
-        for task in listener.tasks:
-            assert task.cancel(), task.exception()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Propagation, Listener]]:
+    listener = Listener()
+    controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
+    controller.publish(ALONE.with_topic(topic(OLD)))
+    await comes_true(lambda: listener.count(UpdateMetadataRequest) == 1)
+    yield controller, listener
+    controller.close()
+    for task in listener.tasks:
+        assert task.cancel(), task.exception()
 
 
 @pytest.fixture(autouse=True)
@@ -108,42 +107,34 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_AGAIN_SECONDS", 0.01)
 
 
-def test_a_broker_that_misses_the_first_requests_hears_everything() -> None:
+async def test_a_broker_that_misses_the_first_requests_hears_everything() -> None:
     """The first of each kind names all there is; what a broker has besides is set aside."""
-
-    async def run() -> None:
-        for fail in (LeaderAndIsrRequest, UpdateMetadataRequest):
-            listener = Listener()
-            listener.fail = fail
-            controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
-            controller.publish(ALONE.with_topic(topic(OLD)))
-            await controller.told()
-            kinds = {type(request): request.type for request in listener.heard}  # type: ignore[attr-defined]
-            full = channel.FULL
-            assert kinds == {LeaderAndIsrRequest: full, UpdateMetadataRequest: full}
-            controller.close()
-
-    asyncio.run(run())
+    for fail in (LeaderAndIsrRequest, UpdateMetadataRequest):
+        listener = Listener()
+        listener.fail = fail
+        controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
+        controller.publish(ALONE.with_topic(topic(OLD)))
+        await controller.told()
+        kinds = {type(request): request.type for request in listener.heard}  # type: ignore[attr-defined]
+        full = channel.FULL
+        assert kinds == {LeaderAndIsrRequest: full, UpdateMetadataRequest: full}
+        controller.close()
 
 
-def test_a_topic_is_deleted() -> None:
+async def test_a_topic_is_deleted() -> None:
     """StopReplica is sent, and again if nobody knows whether it has arrived."""
-
-    async def body(controller: Propagation, listener: Listener) -> None:
+    async with connected() as (controller, listener):
         listener.fail = StopReplicaRequest
         controller.publish(ALONE)
         await comes_true(lambda: listener.count(UpdateMetadataRequest) == 2)
         assert listener.count(StopReplicaRequest) == 1
         assert listener.fail is None
 
-    with_channel(body)
-
 
 @pytest.mark.parametrize("fail", [None, LeaderAndIsrRequest, UpdateMetadataRequest])
-def test_a_topic_is_deleted_and_made_again(fail: type[Message] | None) -> None:
+async def test_a_topic_is_deleted_and_made_again(fail: type[Message] | None) -> None:
     """The files of the new one are never deleted, whatever has to be sent twice."""
-
-    async def body(controller: Propagation, listener: Listener) -> None:
+    async with connected() as (controller, listener):
         listener.fail = fail
         controller.publish(ALONE)
         controller.publish(ALONE.with_topic(topic(NEW)))
@@ -151,11 +142,9 @@ def test_a_topic_is_deleted_and_made_again(fail: type[Message] | None) -> None:
         assert listener.leaders_of(NEW) >= 1
         assert listener.count(StopReplicaRequest) == 0
 
-    with_channel(body)
 
-
-def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
-    async def body(controller: Propagation, listener: Listener) -> None:
+async def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
+    async with connected() as (controller, listener):
         controller.publish(ALONE.with_topic(topic(OLD, (2,))))
         back = topic(OLD, (2, 1))
         rows = (replace(back.partitions[0], partition_epoch=2),)
@@ -164,23 +153,18 @@ def test_a_replica_comes_back_before_it_was_told_to_go() -> None:
         assert listener.leaders_of(OLD) == 2
         assert listener.count(StopReplicaRequest) == 0
 
-    with_channel(body)
 
-
-def test_everybody_is_told() -> None:
-    async def body(controller: Propagation, listener: Listener) -> None:
+async def test_everybody_is_told() -> None:
+    async with connected() as (controller, listener):
         listener.fail = UpdateMetadataRequest
         controller.publish(ALONE.with_topic(topic(NEW)))
         await controller.told()
         assert listener.count(UpdateMetadataRequest) == 2
 
-    with_channel(body)
 
-
-def test_nobody_waits_for_a_broker_that_refuses() -> None:
+async def test_nobody_waits_for_a_broker_that_refuses() -> None:
     """It knows a later controller, and hears from that one; we may be about to stop."""
-
-    async def body(controller: Propagation, listener: Listener) -> None:
+    async with connected() as (controller, listener):
         listener.refuses = ErrorCode.STALE_CONTROLLER_EPOCH
         controller.publish(ALONE.with_topic(topic(NEW)))
         await comes_true(listener.tasks[0].done)
@@ -189,13 +173,10 @@ def test_nobody_waits_for_a_broker_that_refuses() -> None:
             await controller.told()
         listener.tasks.clear()
 
-    with_channel(body)
 
-
-def test_a_broker_that_cannot_ask_zookeeper_about_us() -> None:
+async def test_a_broker_that_cannot_ask_zookeeper_about_us() -> None:
     """It cannot tell us from a stranger now, and hears the same again when it can."""
-
-    async def body(controller: Propagation, listener: Listener) -> None:
+    async with connected() as (controller, listener):
         listener.refuses = ErrorCode.REQUEST_TIMED_OUT
         controller.publish(ALONE.with_topic(topic(NEW)))
         await comes_true(lambda: listener.leaders_of(NEW) > 1)
@@ -204,29 +185,22 @@ def test_a_broker_that_cannot_ask_zookeeper_about_us() -> None:
             await controller.told()
         assert listener.count(UpdateMetadataRequest) == 2
 
-    with_channel(body)
 
-
-def test_a_decision_that_is_written_after_the_office_was_lost() -> None:
-    async def body(controller: Propagation, listener: Listener) -> None:
+async def test_a_decision_that_is_written_after_the_office_was_lost() -> None:
+    async with connected() as (controller, listener):
         controller.close()
         tasks = len(listener.tasks)
         controller.publish(ALONE)
         assert len(listener.tasks) == tasks, "nobody is told in the name of the old office"
         listener.tasks.clear()
 
-    with_channel(body)
 
-
-def test_a_broker_whose_disk_is_full() -> None:
+async def test_a_broker_whose_disk_is_full() -> None:
     """It cannot take a partition; when there is room, it hears of it again."""
-
-    async def body(controller: Propagation, listener: Listener) -> None:
+    async with connected() as (controller, listener):
         listener.full_disk = True
         controller.publish(ALONE.with_topic(topic(NEW)))
         await comes_true(lambda: listener.leaders_of(NEW) >= 3)
         listener.full_disk = False
         before = listener.leaders_of(NEW)
         await comes_true(lambda: listener.leaders_of(NEW) > before)
-
-    with_channel(body)

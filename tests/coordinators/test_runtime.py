@@ -90,119 +90,96 @@ class Writer:
         return self.heard
 
 
-def test_what_comes_together_shares_a_batch_and_is_told_when_it_is_safe():
-    async def run():
-        writer = Writer()
-        writer.write("a")
-        writer.write("b", records=2)
-        await asyncio.sleep(0)
-        writer.write("c")
-        await asyncio.sleep(0)
-        assert writer.leader.batches == [3, 1]
-        assert writer.heard == []
-        writer.partition.replicated_to(3)
-        assert await writer.hear(2) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
-        writer.partition.replicated_to(4)
-        assert await writer.hear(3) == [(name, ErrorCode.NONE) for name in "abc"]
-        assert not writer.partition.watchers.committed
-
-    asyncio.run(run())
+async def test_what_comes_together_shares_a_batch_and_is_told_when_it_is_safe():
+    writer = Writer()
+    writer.write("a")
+    writer.write("b", records=2)
+    await asyncio.sleep(0)
+    writer.write("c")
+    await asyncio.sleep(0)
+    assert writer.leader.batches == [3, 1]
+    assert writer.heard == []
+    writer.partition.replicated_to(3)
+    assert await writer.hear(2) == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+    writer.partition.replicated_to(4)
+    assert await writer.hear(3) == [(name, ErrorCode.NONE) for name in "abc"]
+    assert not writer.partition.watchers.committed
 
 
-def test_a_batch_is_not_larger_than_the_topic_takes():
+async def test_a_batch_is_not_larger_than_the_topic_takes():
     """What comes together shares a batch only as far as there is room."""
+    writer = Writer()
+    for size in (300_000, 300_000, 100_000, 700_000, 10):
+        writer.writer.write([(b"key", bytes(size), ())], lambda error: None)
+    await asyncio.sleep(0)
+    assert writer.leader.batches == [1, 2, 1, 1]
 
-    async def run():
-        writer = Writer()
-        for size in (300_000, 300_000, 100_000, 700_000, 10):
-            writer.writer.write([(b"key", bytes(size), ())], lambda error: None)
+
+async def test_replicas_that_are_too_slow():
+    writer = Writer(ack_timeout_ms=20)
+    gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    writer.write("a")
+    assert await writer.hear(1) == [("a", gone)]
+    # The next ones have their own time, however many there are.
+    for name in "bcd":
+        writer.write(name)
         await asyncio.sleep(0)
-        assert writer.leader.batches == [1, 2, 1, 1]
-
-    asyncio.run(run())
-
-
-def test_replicas_that_are_too_slow():
-    async def run():
-        writer = Writer(ack_timeout_ms=20)
-        gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        writer.write("a")
-        assert await writer.hear(1) == [("a", gone)]
-        # The next ones have their own time, however many there are.
-        for name in "bcd":
-            writer.write(name)
-            await asyncio.sleep(0)
-        assert await writer.hear(4) == [(name, gone) for name in "abcd"]
-        assert not writer.partition.watchers.committed
-
-    asyncio.run(run())
+    assert await writer.hear(4) == [(name, gone) for name in "abcd"]
+    assert not writer.partition.watchers.committed
 
 
-def test_writes_that_wait_when_leadership_goes():
-    async def run():
-        writer = Writer()
-        for name in range(100):
-            writer.write(name)
-            await asyncio.sleep(0)
-        writer.writer.close(ErrorCode.NOT_COORDINATOR)
-        assert writer.heard == [(name, ErrorCode.NOT_COORDINATOR) for name in range(100)]
-        assert not writer.partition.watchers.committed
-
-    asyncio.run(run())
+async def test_writes_that_wait_when_leadership_goes():
+    writer = Writer()
+    for name in range(100):
+        writer.write(name)
+        await asyncio.sleep(0)
+    writer.writer.close(ErrorCode.NOT_COORDINATOR)
+    assert writer.heard == [(name, ErrorCode.NOT_COORDINATOR) for name in range(100)]
+    assert not writer.partition.watchers.committed
 
 
-def test_too_few_replicas():
-    async def run():
-        writer = Writer()
-        writer.leader.in_sync = 0
-        writer.write("a")
-        assert await writer.hear(1) == [("a", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
-        assert writer.leader.batches == []
-
-    asyncio.run(run())
+async def test_too_few_replicas():
+    writer = Writer()
+    writer.leader.in_sync = 0
+    writer.write("a")
+    assert await writer.hear(1) == [("a", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    assert writer.leader.batches == []
 
 
-def test_what_may_be_told():
+async def test_what_may_be_told():
     """Not what others may know better; but if nobody else is in sync, nobody does."""
-
-    async def run():
-        writer = Writer()
-        writer.write("a")
-        await asyncio.sleep(0)
-        assert not writer.writer.all_committed
-        writer.writer.when_committed(lambda error: writer.heard.append(("asked", error)))
-        assert writer.heard == []
-        writer.leader.in_sync = 1
-        assert writer.writer.all_committed
-        writer.writer.when_committed(lambda error: writer.heard.append(("alone", error)))
-        assert writer.heard == [("alone", ErrorCode.NONE)]
-        writer.leader.in_sync = 2
-        writer.partition.replicated_to(1)
-        assert writer.writer.all_committed
-        assert await writer.hear(3) == [
-            ("alone", ErrorCode.NONE),
-            ("a", ErrorCode.NONE),
-            ("asked", ErrorCode.NONE),
-        ]
-
-    asyncio.run(run())
+    writer = Writer()
+    writer.write("a")
+    await asyncio.sleep(0)
+    assert not writer.writer.all_committed
+    writer.writer.when_committed(lambda error: writer.heard.append(("asked", error)))
+    assert writer.heard == []
+    writer.leader.in_sync = 1
+    assert writer.writer.all_committed
+    writer.writer.when_committed(lambda error: writer.heard.append(("alone", error)))
+    assert writer.heard == [("alone", ErrorCode.NONE)]
+    writer.leader.in_sync = 2
+    writer.partition.replicated_to(1)
+    assert writer.writer.all_committed
+    assert await writer.hear(3) == [
+        ("alone", ErrorCode.NONE),
+        ("a", ErrorCode.NONE),
+        ("asked", ErrorCode.NONE),
+    ]
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_another_leader_wrote_is_not_taken_for_ours(again):
-    async def run():
-        writer = Writer()
-        writer.write("a")
-        await asyncio.sleep(0)
-        # It is a follower now, or it was one meanwhile.
-        writer.partition.leader = SlowLeader(writer.partition, 4) if again else None
-        writer.partition.replicated_to(1)
-        assert await writer.hear(1) == [("a", ErrorCode.NOT_COORDINATOR)]
-        writer.write("b")
-        assert (await writer.hear(2))[1] == ("b", ErrorCode.NOT_COORDINATOR)
-        assert writer.leader.batches == [1]
-
-    asyncio.run(run())
+async def test_what_another_leader_wrote_is_not_taken_for_ours(again):
+    writer = Writer()
+    writer.write("a")
+    await asyncio.sleep(0)
+    # It is a follower now, or it was one meanwhile.
+    writer.partition.leader = SlowLeader(writer.partition, 4) if again else None
+    writer.partition.replicated_to(1)
+    assert await writer.hear(1) == [("a", ErrorCode.NOT_COORDINATOR)]
+    writer.write("b")
+    assert (await writer.hear(2))[1] == ("b", ErrorCode.NOT_COORDINATOR)
+    assert writer.leader.batches == [1]
 
 
 class Shard:

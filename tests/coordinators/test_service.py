@@ -53,7 +53,7 @@ def test_what_became_of_topics():
     assert apply(renewed.without_topics({"b"})) == {"deleted": {"b"}, "changed": {"b"}}
 
 
-def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
+async def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
     """Not with one that we have not heard of yet, nor with one whose znode cannot be read."""
     broker = broker_with(cluster(known=1))
     broker.keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
@@ -66,15 +66,12 @@ def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
         if len(seen) == 1:
             broker.metadata = cluster(known=1, late=1)
 
-    async def run():
-        await Registry(broker.keeper, broker.clock).make_paths()
-        await broker.keeper.multi([Create(paths.topic("spoilt"), b"{")])
-        coordinator.runtime.shards[0] = SimpleNamespace(expire=expire)
-        keeping = asyncio.create_task(coordinator.keep_offsets(interval_ms=1))
-        while len(seen) < 3:
-            await asyncio.sleep(0)
-        keeping.cancel()
-        await broker.keeper.close()
-
-    asyncio.run(run())
+    await Registry(broker.keeper, broker.clock).make_paths()
+    await broker.keeper.multi([Create(paths.topic("spoilt"), b"{")])
+    coordinator.runtime.shards[0] = SimpleNamespace(expire=expire)
+    keeping = asyncio.create_task(coordinator.keep_offsets(interval_ms=1))
+    while len(seen) < 3:
+        await asyncio.sleep(0)
+    keeping.cancel()
+    await broker.keeper.close()
     assert seen[:3] == [[-1, -1, -1, -1], [-1, -1, -1, None], [-1, -1, -1, None]]

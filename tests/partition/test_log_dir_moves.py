@@ -163,7 +163,7 @@ def in_process(directories: Iterable[Path]) -> dict[str, str]:
     }
 
 
-def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatch) -> None:
+async def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatch) -> None:
     """A crash must find one copy that counts, the newer: the second move waits for the first."""
     events: list[str] = []
     removing, go_on, crashed = threading.Event(), threading.Event(), threading.Event()
@@ -186,44 +186,40 @@ def test_back_before_the_old_directory_is_gone(tmp_path, directories, monkeypatc
 
     monkeypatch.setattr(files, "remove_tree", slow_removal)
     monkeypatch.setattr(log_dir_moves, "Move", Noted)
+    async with Broker(in_process(directories)) as broker:
+        await broker.controller.create_topic(NewTopic("t"))
+        partition = broker.replicas.partitions["t", 0]
+        log = partition.log
 
-    async def main() -> None:
-        async with Broker(in_process(directories)) as broker:
-            await broker.controller.create_topic(NewTopic("t"))
-            partition = broker.replicas.partitions["t", 0]
-            log = partition.log
+        def write() -> None:
+            partition.require_leader().append(
+                memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
+            )
 
-            def write() -> None:
-                partition.require_leader().append(
-                    memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
-                )
-
-            write()
-            first = os.path.dirname(log.directory)
-            (other,) = {str(path) for path in directories} - {first}
-            broker.log_dir_moves.move(partition, other)
-            await comes_true(removing.is_set, "the removal of the old directory")
-            assert os.path.dirname(log.directory) == other
-            assert not os.path.exists(os.path.join(log.directory, "moved-here"))
-            broker.log_dir_moves.move(partition, first)
-            broker.log_dir_moves.move(partition, other)  # no, stay
-            broker.log_dir_moves.move(partition, first)
-            asyncio.get_running_loop().call_later(0.2, go_on.set)
-            await comes_true(lambda: os.path.dirname(log.directory) == first, "the second move")
-            assert events[:3] == ["a move begins", "the first directory is gone", "a move begins"]
-            write()
-            log.flush()
-            copies = [tmp_path / f"crashed-{path.name}" for path in directories]
-            for path, copy in zip(directories, copies, strict=True):
-                shutil.copytree(path, copy, ignore=shutil.ignore_patterns(".lock"))
-            crashed.set()
-        async with Broker(in_process(copies)) as broker:
-            assert broker.replicas.partitions["t", 0].log.end_offset == 2
-
-    asyncio.run(main())
+        write()
+        first = os.path.dirname(log.directory)
+        (other,) = {str(path) for path in directories} - {first}
+        broker.log_dir_moves.move(partition, other)
+        await comes_true(removing.is_set, "the removal of the old directory")
+        assert os.path.dirname(log.directory) == other
+        assert not os.path.exists(os.path.join(log.directory, "moved-here"))
+        broker.log_dir_moves.move(partition, first)
+        broker.log_dir_moves.move(partition, other)  # no, stay
+        broker.log_dir_moves.move(partition, first)
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+        await comes_true(lambda: os.path.dirname(log.directory) == first, "the second move")
+        assert events[:3] == ["a move begins", "the first directory is gone", "a move begins"]
+        write()
+        log.flush()
+        copies = [tmp_path / f"crashed-{path.name}" for path in directories]
+        for path, copy in zip(directories, copies, strict=True):
+            shutil.copytree(path, copy, ignore=shutil.ignore_patterns(".lock"))
+        crashed.set()
+    async with Broker(in_process(copies)) as broker:
+        assert broker.replicas.partitions["t", 0].log.end_offset == 2
 
 
-def test_few_are_copied_at_once(directories, monkeypatch) -> None:
+async def test_few_are_copied_at_once(directories, monkeypatch) -> None:
     under_way: set[object] = set()
     most = 0
 
@@ -239,23 +235,19 @@ def test_few_are_copied_at_once(directories, monkeypatch) -> None:
             return super().finish()
 
     monkeypatch.setattr(log_dir_moves, "Move", Noted)
-
-    async def main() -> None:
-        async with Broker(in_process(directories)) as broker:
-            await broker.controller.create_topic(NewTopic("t", partitions=12))
-            partitions = [broker.replicas.partitions["t", index] for index in range(12)]
-            for partition in partitions:
-                broker.log_dir_moves.move(partition, str(directories[1]))
-            parents = (os.path.dirname(partition.log.directory) for partition in partitions)
-            assert str(directories[0]) in parents
-            await comes_true(lambda: not broker.log_dir_moves.moves, "all moves")
-            assert {os.path.dirname(p.log.directory) for p in partitions} == {str(directories[1])}
-            assert most <= 4
-
-    asyncio.run(main())
+    async with Broker(in_process(directories)) as broker:
+        await broker.controller.create_topic(NewTopic("t", partitions=12))
+        partitions = [broker.replicas.partitions["t", index] for index in range(12)]
+        for partition in partitions:
+            broker.log_dir_moves.move(partition, str(directories[1]))
+        parents = (os.path.dirname(partition.log.directory) for partition in partitions)
+        assert str(directories[0]) in parents
+        await comes_true(lambda: not broker.log_dir_moves.moves, "all moves")
+        assert {os.path.dirname(p.log.directory) for p in partitions} == {str(directories[1])}
+        assert most <= 4
 
 
-def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeypatch) -> None:
+async def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeypatch) -> None:
     """One that has not begun is put off; one under way is waited for, beside other work."""
     go_on = threading.Event()
     timed_out: list[str] = []
@@ -264,57 +256,54 @@ def test_a_move_waits_for_a_flush_without_holding_up_others(directories, monkeyp
         if not go_on.wait(LIMIT):
             timed_out.append("the event loop did nothing else")
 
-    async def main() -> None:
-        async with Broker(in_process(directories)) as broker:
-            await broker.controller.create_topic(NewTopic("t"))
-            replicas = broker.replicas
-            partition = replicas.partitions["t", 0]
-            log = partition.log
+    async with Broker(in_process(directories)) as broker:
+        await broker.controller.create_topic(NewTopic("t"))
+        replicas = broker.replicas
+        partition = replicas.partitions["t", 0]
+        log = partition.log
 
-            def write() -> None:
-                partition.require_leader().append(
-                    memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
-                )
+        def write() -> None:
+            partition.require_leader().append(
+                memoryview(bytearray(batch_of(b"x"))), 9, broker.clock.now_ms()
+            )
 
-            async def flushed() -> None:
-                await comes_true(lambda: log.recovery_point == log.end_offset, "the flush")
+        async def flushed() -> None:
+            await comes_true(lambda: log.recovery_point == log.end_offset, "the flush")
 
-            write()
-            others = asyncio.create_task(replicas.flushes.in_thread(hold))
-            replicas.flushes.later(partition, 0)
-            await comes_true(lambda: partition in replicas.flushes._syncing, "a flush that waits")
-            first = os.path.dirname(log.directory)
-            (other,) = {str(path) for path in directories} - {first}
-            broker.log_dir_moves.move(partition, other)
-            await comes_true(lambda: os.path.dirname(log.directory) == other, "the move")
-            assert not go_on.is_set()
-            assert not timed_out
-            go_on.set()
-            await others
-            await flushed()
-            await comes_true(lambda: not broker.log_dir_moves._latest, "its end")
+        write()
+        others = asyncio.create_task(replicas.flushes.in_thread(hold))
+        replicas.flushes.later(partition, 0)
+        await comes_true(lambda: partition in replicas.flushes._syncing, "a flush that waits")
+        first = os.path.dirname(log.directory)
+        (other,) = {str(path) for path in directories} - {first}
+        broker.log_dir_moves.move(partition, other)
+        await comes_true(lambda: os.path.dirname(log.directory) == other, "the move")
+        assert not go_on.is_set()
+        assert not timed_out
+        go_on.set()
+        await others
+        await flushed()
+        await comes_true(lambda: not broker.log_dir_moves._latest, "its end")
 
-            go_on.clear()
-            carry_out, begun = Flush.carry_out, threading.Event()
+        go_on.clear()
+        carry_out, begun = Flush.carry_out, threading.Event()
 
-            def slow(flush: Flush) -> None:
-                begun.set()
-                hold()
-                carry_out(flush)
+        def slow(flush: Flush) -> None:
+            begun.set()
+            hold()
+            carry_out(flush)
 
-            monkeypatch.setattr(Flush, "carry_out", slow)
-            write()
-            replicas.flushes.later(partition, 0)
-            await comes_true(begun.is_set, "a flush")
-            broker.log_dir_moves.move(partition, first)
-            await comes_true(lambda: partition in replicas.flushes._held, "all to be copied")
-            write()
-            replicas.flushes.later(partition, 0)
-            assert os.path.dirname(log.directory) == other
-            go_on.set()
-            await comes_true(lambda: os.path.dirname(log.directory) == first, "the move back")
-            await flushed()
-            assert log.end_offset == 3
-            assert not timed_out
-
-    asyncio.run(main())
+        monkeypatch.setattr(Flush, "carry_out", slow)
+        write()
+        replicas.flushes.later(partition, 0)
+        await comes_true(begun.is_set, "a flush")
+        broker.log_dir_moves.move(partition, first)
+        await comes_true(lambda: partition in replicas.flushes._held, "all to be copied")
+        write()
+        replicas.flushes.later(partition, 0)
+        assert os.path.dirname(log.directory) == other
+        go_on.set()
+        await comes_true(lambda: os.path.dirname(log.directory) == first, "the move back")
+        await flushed()
+        assert log.end_offset == 3
+        assert not timed_out

@@ -8,7 +8,6 @@ it was, or is deleted.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -284,33 +283,30 @@ def values(partition: Partition, end: int) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
-    async def run() -> None:
-        world = World(quick_path, seed)
-        for _ in range(150):
-            world.step()
-        # In the end all are well: they agree on everything, and nothing committed is missing.
-        for broker, replica in world.replicas.items():
-            if not replica.up:
-                world.come_back(broker)
-        for _ in range(40):
-            world.notice()
-            for broker in BROKERS:
-                world.tell(broker)
-                world.fetch(broker)
-                world.decide(broker)
-            world.check()
-        logs = [values_of(world.replicas[broker]) for broker in BROKERS]
-        # A crash may take back what was deleted, for some of them.
-        start = max(log_of(replica).log_start_offset for replica in world.replicas.values())
-        logs = [{offset: log[offset] for offset in log if offset >= start} for log in logs]
-        assert logs[0] == logs[1] == logs[2], world.history
-        for offset, value in world.committed.items():
-            assert offset < start or logs[0].get(offset) == value, (offset, world.history)
-        assert sorted(world.info.isr) == [1, 2, 3]
-        world.close()
-
-    asyncio.run(run())
+async def test_random_histories(quick_path: Path, no_sync: None, seed: int) -> None:
+    world = World(quick_path, seed)
+    for _ in range(150):
+        world.step()
+    # In the end all are well: they agree on everything, and nothing committed is missing.
+    for broker, replica in world.replicas.items():
+        if not replica.up:
+            world.come_back(broker)
+    for _ in range(40):
+        world.notice()
+        for broker in BROKERS:
+            world.tell(broker)
+            world.fetch(broker)
+            world.decide(broker)
+        world.check()
+    logs = [values_of(world.replicas[broker]) for broker in BROKERS]
+    # A crash may take back what was deleted, for some of them.
+    start = max(log_of(replica).log_start_offset for replica in world.replicas.values())
+    logs = [{offset: log[offset] for offset in log if offset >= start} for log in logs]
+    assert logs[0] == logs[1] == logs[2], world.history
+    for offset, value in world.committed.items():
+        assert offset < start or logs[0].get(offset) == value, (offset, world.history)
+    assert sorted(world.info.isr) == [1, 2, 3]
+    world.close()
 
 
 def values_of(replica: Replica) -> dict[int, bytes]:
@@ -336,44 +332,36 @@ def alone_in_sync(path: Path, config: dict[str, str] | None = None) -> tuple[Wor
     return world, leader
 
 
-def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:
+async def test_under_constant_load_a_follower_comes_back(quick_path: Path, no_sync: None) -> None:
     """Something is appended before each of its fetches, and committed without it at first."""
-
-    async def run() -> None:
-        world, leader = alone_in_sync(quick_path)
-        for _ in range(10):
-            world.append()
-            assert leader.high_watermark == leader.log.end_offset, "nobody is waited for"
-        for _ in range(10):
-            world.append()
-            world.fetch(2)
-            world.append()
-            world.decide(1)
-            world.check()
-        assert world.info.isr == (1, 2)
-        world.close()
-
-    asyncio.run(run())
+    world, leader = alone_in_sync(quick_path)
+    for _ in range(10):
+        world.append()
+        assert leader.high_watermark == leader.log.end_offset, "nobody is waited for"
+    for _ in range(10):
+        world.append()
+        world.fetch(2)
+        world.append()
+        world.decide(1)
+        world.check()
+    assert world.info.isr == (1, 2)
+    world.close()
 
 
 @pytest.mark.parametrize("throttled", [False, True])
-def test_a_follower_that_was_coming_back_dies(
+async def test_a_follower_that_was_coming_back_dies(
     quick_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch, throttled: bool
 ) -> None:
     """What is appended meanwhile is committed without it, a little later; at once, if it is the
     leader that makes it wait."""
     monkeypatch.setattr("tidelog.partition.leader._AWAIT_SECONDS", 0.01)
-
-    async def run() -> None:
-        names = {"leader.replication.throttled.replicas": "*"} if throttled else {}
-        world, leader = alone_in_sync(quick_path, names)
-        for _ in range(2):
-            world.append()
-            world.fetch(2)
-        before = leader.log.end_offset
+    names = {"leader.replication.throttled.replicas": "*"} if throttled else {}
+    world, leader = alone_in_sync(quick_path, names)
+    for _ in range(2):
         world.append()
-        assert leader.high_watermark == (leader.log.end_offset if throttled else before)
-        await comes_true(lambda: leader.high_watermark == leader.log.end_offset)
-        world.close()
-
-    asyncio.run(run())
+        world.fetch(2)
+    before = leader.log.end_offset
+    world.append()
+    assert leader.high_watermark == (leader.log.end_offset if throttled else before)
+    await comes_true(lambda: leader.high_watermark == leader.log.end_offset)
+    world.close()

@@ -61,16 +61,8 @@ async def waiting_for_its_turn(broker):
     await comes_true(lambda: broker.offload._turn._waiters, "a batch that waits to be opened")
 
 
-def scenario(tmp_path, work, *args):
-    async def run():
-        async with asyncio.timeout(100), running(tmp_path) as broker:
-            await work(broker, *args)
-
-    asyncio.run(run())
-
-
-def test_the_topic_is_deleted(tmp_path):
-    async def work(broker):
+async def test_the_topic_is_deleted(tmp_path):
+    async with running(tmp_path) as broker:
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
@@ -78,11 +70,9 @@ def test_the_topic_is_deleted(tmp_path):
             broker.offload._turn.release()
             assert await producer.error() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    scenario(tmp_path, work)
 
-
-def test_another_broker_leads(tmp_path):
-    async def work(broker):
+async def test_another_broker_leads(tmp_path):
+    async with running(tmp_path) as broker:
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
@@ -90,14 +80,11 @@ def test_another_broker_leads(tmp_path):
             broker.offload._turn.release()
             assert await producer.error() == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    scenario(tmp_path, work)
-
 
 @pytest.mark.parametrize(("acks", "appended"), [(0, 1100), (1, 0), (-1, 0)])
-def test_the_client_goes(tmp_path, acks, appended):
+async def test_the_client_goes(tmp_path, acks, appended):
     """With acks=0 it takes for written what it has sent; else it sends it again."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         log = broker.replicas.partitions["t", 0].log
         await broker.offload._turn.acquire()
         async with Producer(broker, acks):
@@ -109,13 +96,10 @@ def test_the_client_goes(tmp_path, acks, appended):
             assert await producer.error() == 0
         assert log.end_offset == appended + 1100
 
-    scenario(tmp_path, work)
 
-
-def test_the_settings_of_the_topic_change(tmp_path):
+async def test_the_settings_of_the_topic_change(tmp_path):
     """A batch is opened again, by the rules that hold now."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
@@ -127,11 +111,9 @@ def test_the_settings_of_the_topic_change(tmp_path):
         assert batch[22] == 1
         assert len(values_of(batch)) == 1100
 
-    scenario(tmp_path, work)
 
-
-def test_the_process_is_lost(tmp_path):
-    async def work(broker):
+async def test_the_process_is_lost(tmp_path):
+    async with running(tmp_path) as broker:
         async with Producer(broker) as producer:
             assert await producer.error() == 0
         broker.offload._process.kill()
@@ -141,13 +123,10 @@ def test_the_process_is_lost(tmp_path):
         async with Producer(broker) as producer:
             assert await producer.error() == 0
 
-    scenario(tmp_path, work)
 
-
-def test_the_process_hangs(tmp_path, caplog):
+async def test_the_process_hangs(tmp_path, caplog):
     """It is killed and replaced, and the client is told to send the batch again."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         async with Producer(broker) as producer:
             assert await producer.error() == 0
         stopped = broker.offload._process
@@ -161,18 +140,15 @@ def test_the_process_hangs(tmp_path, caplog):
         async with Producer(broker) as producer:
             assert await producer.error() == 0
 
-    scenario(tmp_path, work)
-
 
 def with_headers(count):
     record = b"\0\0\0\x02k\x01" + varint(count) + b"\0\x01" * count
     return sealed(bytes(cramjam.zstd.compress(varint(len(record)) + record)), 1)
 
 
-def test_short_jobs_do_not_wait_for_long_ones(tmp_path):
+async def test_short_jobs_do_not_wait_for_long_ones(tmp_path):
     """Also if those came first."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         broker.offload.short_cpu_seconds = 0.03
         broker.offload.cpu_seconds = broker.offload.seconds = 100
         log = broker.replicas.partitions["t", 0].log
@@ -191,13 +167,10 @@ def test_short_jobs_do_not_wait_for_long_ones(tmp_path):
         counts = [read_header(batch).record_count for batch in log.batches(0)]
         assert counts == [1100, 1, 1]
 
-    scenario(tmp_path, work)
 
-
-def test_a_batch_that_takes_too_long(tmp_path):
+async def test_a_batch_that_takes_too_long(tmp_path):
     """It is refused, and the process goes on with the batches of others."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         broker.offload.cpu_seconds = 0.05
         broker.offload.seconds = 100
         async with Producer(broker, 1, ("t", with_headers(4_000_000))) as producer:
@@ -207,32 +180,26 @@ def test_a_batch_that_takes_too_long(tmp_path):
             assert await producer.error() == 0
         assert broker.offload._process is process
 
-    scenario(tmp_path, work)
 
-
-def test_nothing_is_kept_of_a_refused_batch(tmp_path):
+async def test_nothing_is_kept_of_a_refused_batch(tmp_path):
     """Files of a deleted topic are closed with its last reference, and not by the collector."""
-
-    async def work(broker):
-        records = encode_batch([(now_ms(), None, b"v", [])] * 1100, codec=Codec.ZSTD)
-        async with Producer(broker, 1, ("t", records)) as producer:
-            assert await producer.error() == ErrorCode.INVALID_RECORD
-        partition = weakref.ref(broker.replicas.partitions["t", 0])
-        await broker.controller.delete_topic("t")
-        await comes_true(lambda: partition() is None, "the partition to be let go")
-
     gc.collect()
     gc.disable()
     try:
-        scenario(tmp_path, work)
+        async with running(tmp_path) as broker:
+            records = encode_batch([(now_ms(), None, b"v", [])] * 1100, codec=Codec.ZSTD)
+            async with Producer(broker, 1, ("t", records)) as producer:
+                assert await producer.error() == ErrorCode.INVALID_RECORD
+            partition = weakref.ref(broker.replicas.partitions["t", 0])
+            await broker.controller.delete_topic("t")
+            await comes_true(lambda: partition() is None, "the partition to be let go")
     finally:
         gc.enable()
 
 
-def test_the_buffer_of_the_connection_is_free(tmp_path):
+async def test_the_buffer_of_the_connection_is_free(tmp_path):
     """A batch that waits does not keep the buffer, of up to 100 MiB, that it came in."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
@@ -243,13 +210,10 @@ def test_the_buffer_of_the_connection_is_free(tmp_path):
             broker.offload._turn.release()
             assert await producer.error() == 0
 
-    scenario(tmp_path, work)
 
-
-def test_the_time_of_the_append(tmp_path):
+async def test_the_time_of_the_append(tmp_path):
     """With LogAppendTime records have the time at which they are written."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         config = {**CONFIG, "message.timestamp.type": "LogAppendTime"}
         await broker.controller.set_topic_config("t", config)
         await broker.offload._turn.acquire()
@@ -263,11 +227,9 @@ def test_the_time_of_the_append(tmp_path):
         assert times == [broker.appender.clock.now_ms()] * 2
         assert all(is_valid(batch) for batch in batches)
 
-    scenario(tmp_path, work)
 
-
-def test_the_broker_stops(tmp_path):
-    async def work(broker):
+async def test_the_broker_stops(tmp_path):
+    async with running(tmp_path) as broker:
         await broker.offload._turn.acquire()
         async with Producer(broker) as producer:
             await waiting_for_its_turn(broker)
@@ -275,13 +237,10 @@ def test_the_broker_stops(tmp_path):
             with pytest.raises(asyncio.IncompleteReadError):
                 await producer.error()
 
-    scenario(tmp_path, work)
 
-
-def test_the_replicas_have_it_meanwhile(tmp_path):
+async def test_the_replicas_have_it_meanwhile(tmp_path):
     """By the time that the last batch of a request is opened, the first may be acknowledged."""
-
-    async def work(broker):
+    async with running(tmp_path) as broker:
         config = {"visibility": "flushed", "flush.ms": "1"}
         await broker.controller.create_topic(NewTopic("flushed", config=config))
         await broker.offload._turn.acquire()
@@ -291,5 +250,3 @@ def test_the_replicas_have_it_meanwhile(tmp_path):
             await comes_true(lambda: partition.high_watermark == 1)
             broker.offload._turn.release()
             assert await producer.error() == 0
-
-    scenario(tmp_path, work)

@@ -1,9 +1,9 @@
 """Partitions that go while something is still to be done for them; flushes that meet."""
 
-import asyncio
 import errno
 import threading
 import weakref
+from contextlib import asynccontextmanager
 
 import pytest
 from support.raw_client import batch_of, now_ms
@@ -16,26 +16,22 @@ from tidelog.log.flush import Flush
 from tidelog.new_topic import NewTopic
 
 
-def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
+async def test_retention_never_touches_a_topic_that_was_made_again(tmp_path):
     """The old partition's log works by path, and the path has a new owner."""
-
-    async def scenario():
-        settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        async with Broker(settings) as broker:
-            config = {"retention.ms": "1000"}
-            await broker.controller.create_topic(NewTopic("t", config=config))
-            old = broker.replicas.partitions["t", 0]
-            batch = memoryview(bytearray(batch_of(b"old", timestamp=now_ms() - 60_000)))
-            old.require_leader().append(batch, 9, now_ms())
-            await broker.controller.delete_topic("t")
-            await broker.controller.create_topic(NewTopic("t"))
-            new = broker.replicas.partitions["t", 0]
-            new.require_leader().append(memoryview(bytearray(batch_of(b"new"))), 9, now_ms())
-            before = sorted(path.name for path in (tmp_path / "t-0").iterdir())
-            broker.replicas.apply_retention(old)
-            assert sorted(path.name for path in (tmp_path / "t-0").iterdir()) == before
-
-    asyncio.run(scenario())
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        config = {"retention.ms": "1000"}
+        await broker.controller.create_topic(NewTopic("t", config=config))
+        old = broker.replicas.partitions["t", 0]
+        batch = memoryview(bytearray(batch_of(b"old", timestamp=now_ms() - 60_000)))
+        old.require_leader().append(batch, 9, now_ms())
+        await broker.controller.delete_topic("t")
+        await broker.controller.create_topic(NewTopic("t"))
+        new = broker.replicas.partitions["t", 0]
+        new.require_leader().append(memoryview(bytearray(batch_of(b"new"))), 9, now_ms())
+        before = sorted(path.name for path in (tmp_path / "t-0").iterdir())
+        broker.replicas.apply_retention(old)
+        assert sorted(path.name for path in (tmp_path / "t-0").iterdir()) == before
 
 
 class SlowDisk:
@@ -71,18 +67,18 @@ def put(partition, value=b"x"):
     return partition.require_leader().append(memoryview(bytearray(batch_of(value))), 9, now_ms())
 
 
-async def with_broker(tmp_path, scenario, **config):
+@asynccontextmanager
+async def with_broker(tmp_path, **config):
     settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     async with Broker(settings) as broker:
         await broker.controller.create_topic(NewTopic("t", config=config))
-        await scenario(broker.replicas, broker.replicas.partitions["t", 0])
+        yield broker.replicas, broker.replicas.partitions["t", 0]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["that works", "that fails"])
-def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fails):
+async def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fails):
     """If that one fails, its error is not missed: the kernel reports it only once."""
-
-    async def scenario(replicas, partition):
+    async with with_broker(tmp_path) as (replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flushes.later(partition, 0)
@@ -99,11 +95,9 @@ def test_who_flushes_now_waits_for_the_flush_in_flight(tmp_path, monkeypatch, fa
         assert not partition.log.flush_failed
         assert len(positions) == (2 if fails else 0), "both batches are written again"
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
-    async def scenario(replicas, partition):
+async def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
+    async with with_broker(tmp_path) as (replicas, partition):
         go = threading.Event()
         replicas.flushes._thread.submit(go.wait, 30)  # the flush of another log
         put(partition)
@@ -113,11 +107,9 @@ def test_who_flushes_now_does_not_wait_for_other_logs(tmp_path, monkeypatch):
         assert partition.log.recovery_point == 1
         go.set()
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypatch):
-    async def scenario(replicas, partition):
+async def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypatch):
+    async with with_broker(tmp_path) as (replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flushes.later(partition, 0)
@@ -130,13 +122,10 @@ def test_a_flush_that_is_wanted_during_a_flush_comes_after_it(tmp_path, monkeypa
         disk.go.set()
         await comes_true(lambda: partition.log.recovery_point == 2)
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
+async def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
     """It takes no more until a restart; what was flushed is there then."""
-
-    async def scenario(replicas, partition):
+    async with with_broker(tmp_path) as (replicas, partition):
         put(partition)
         replicas.flushes.now(partition)
         put(partition)
@@ -157,22 +146,16 @@ def test_a_partition_whose_records_the_kernel_dropped(tmp_path, monkeypatch):
         replicas.log_dirs.failed.clear()  # the disk works, and for others that is enough
         assert replicas.storage_code(("t", 0)) == ErrorCode.KAFKA_STORAGE_ERROR
 
-    asyncio.run(with_broker(tmp_path, scenario))
-
-    async def afterwards():
-        settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        async with Broker(settings) as broker:
-            partition = broker.replicas.partitions["t", 0]
-            assert partition.log.end_offset == 1
-            assert put(partition).base_offset == 1
-
-    asyncio.run(afterwards())
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    async with Broker(settings) as broker:
+        partition = broker.replicas.partitions["t", 0]
+        assert partition.log.end_offset == 1
+        assert put(partition).base_offset == 1
 
 
-def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch):
+async def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch):
     """After a flush that failed, the controller is told of a sick disk until one went well."""
-
-    async def scenario(replicas, partition):
+    async with with_broker(tmp_path) as (replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
         put(partition)
@@ -185,13 +168,10 @@ def test_a_log_that_is_cut_during_a_flush_is_flushed_again(tmp_path, monkeypatch
         await comes_true(lambda: not partition.log.flush_failed)
         assert replicas.storage_code(("t", 0)) == ErrorCode.NONE
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_many_partitions_are_made_in_turns(tmp_path):
+async def test_many_partitions_are_made_in_turns(tmp_path):
     """Others are served meanwhile, and who asks for one gets it at once."""
-
-    async def scenario(replicas, _):
+    async with with_broker(tmp_path) as (replicas, _):
         broker = replicas._config_of.__self__
         await broker.controller.create_topic(NewTopic("many", 500))
         assert len(replicas.partitions) < 400, "not all in one go"
@@ -207,15 +187,12 @@ def test_many_partitions_are_made_in_turns(tmp_path):
         await broker.controller.delete_topic("gone")
         await comes_true(lambda: not replicas._to_create)
         assert len(replicas.partitions) == 1 + 500 + 300
-
-    asyncio.run(with_broker(tmp_path, scenario))
     assert not list(tmp_path.glob("gone-*[0-9]"))
 
 
-def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, monkeypatch):
+async def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, monkeypatch):
     """One was to follow the flush in flight, and is not needed any more."""
-
-    async def scenario(replicas, partition):
+    async with with_broker(tmp_path) as (replicas, partition):
         disk = SlowDisk(monkeypatch)
         put(partition)
         replicas.flushes.later(partition, 0)
@@ -228,13 +205,10 @@ def test_flushes_by_the_clock_go_on_after_a_flush_that_did_not_wait(tmp_path, mo
         replicas.flushes.later(partition, 1)
         await comes_true(lambda: partition.log.recovery_point == 2)
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
+async def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
     """Any error must leave the log so that the next flush can begin."""
-
-    async def scenario(replicas, partition):
+    async with with_broker(tmp_path) as (replicas, partition):
         put(partition)
         with monkeypatch.context() as broken:
 
@@ -248,26 +222,23 @@ def test_a_flush_that_runs_out_of_memory_is_tried_again(tmp_path, monkeypatch):
         await comes_true(lambda: partition.log.recovery_point == 1)
         assert not partition.log.flush_failed
 
-    asyncio.run(with_broker(tmp_path, scenario))
 
-
-def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(tmp_path, monkeypatch):
-    async def scenario():
-        seen = []
-        settings = {
-            "log.dirs": str(tmp_path),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.retention.check.interval.ms": 1,
-        }
-        async with Broker(settings) as broker:
-            inner = broker.replicas.apply_retention
-            monkeypatch.setattr(
-                broker.replicas, "apply_retention", lambda p: (inner(p), seen.append(1))
-            )
-            await broker.controller.create_topic(NewTopic("t"))
-            partition = weakref.ref(broker.replicas.partitions["t", 0])
-            await comes_true(lambda: seen)
-            await broker.controller.delete_topic("t")
-            await comes_true(lambda: partition() is None)
-
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+async def test_the_files_of_a_deleted_topic_are_closed_though_retention_saw_them(
+    tmp_path, monkeypatch
+):
+    seen = []
+    settings = {
+        "log.dirs": str(tmp_path),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.retention.check.interval.ms": 1,
+    }
+    async with Broker(settings) as broker:
+        inner = broker.replicas.apply_retention
+        monkeypatch.setattr(
+            broker.replicas, "apply_retention", lambda p: (inner(p), seen.append(1))
+        )
+        await broker.controller.create_topic(NewTopic("t"))
+        partition = weakref.ref(broker.replicas.partitions["t", 0])
+        await comes_true(lambda: seen)
+        await broker.controller.delete_topic("t")
+        await comes_true(lambda: partition() is None)
