@@ -18,13 +18,14 @@ What a power cut may do is as hostile as POSIX allows, and more than ext4 does:
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from tidelog import files
 
@@ -151,10 +152,12 @@ class _Open:
 class MemoryFiles:
     """See the module.  ``now_ns`` dates files."""
 
+    # Of all that were ever made: the garbage collector closes files of an earlier one.
+    _open: ClassVar[dict[int, _Open]] = {}
+    _descriptors: ClassVar[Iterator[int]] = itertools.count(_FIRST_FD)
+
     def __init__(self, now_ns: Callable[[], int] = lambda: 0) -> None:
         self._root = _Directory()
-        self._open: dict[int, _Open] = {}
-        self._next_fd = _FIRST_FD
         self._now_ns = now_ns
 
     @contextmanager
@@ -164,7 +167,10 @@ class MemoryFiles:
         try:
             yield self
         finally:
-            files.use(before | {"close": _close_later(before["close"])})
+            files.use(before | {"close": self._closing(before["close"])})
+
+    def _closing(self, close: Callable[[int], None]) -> Callable[[int], None]:
+        return lambda fd: close(fd) if fd < _FIRST_FD else self.close(fd)
 
     # -- faults -----------------------------------------------------------------
 
@@ -276,9 +282,9 @@ class MemoryFiles:
         return self._descriptor(_File(self._now_ns()), os.O_RDWR)
 
     def _descriptor(self, node: _File | _Directory, flags: int) -> int:
-        self._next_fd += 1
-        self._open[self._next_fd] = _Open(node, flags)
-        return self._next_fd
+        fd = next(self._descriptors)
+        self._open[fd] = _Open(node, flags)
+        return fd
 
     def close(self, fd: int) -> None:
         node = self._opened(fd).node
@@ -362,11 +368,6 @@ class MemoryFiles:
         node = self._node(path)
         assert isinstance(node, _File)
         node.modified_ns = ns[1]
-
-
-def _close_later(close: Callable[[int], None]) -> Callable[[int], None]:
-    """For logs of this file system that are closed by the garbage collector after its end."""
-    return lambda fd: close(fd) if fd < _FIRST_FD else None
 
 
 def _stat(node: _File | _Directory) -> Any:

@@ -31,6 +31,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.membership import Membership
 from tidelog.coordinators.groups.service import GroupCoordinator
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.ids import random_uuid
 from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.keeper.keeper import Keeper
 from tidelog.keeper.paths import DEFAULT_ENTITY
@@ -63,7 +64,6 @@ from tidelog.wire.messages.controlled_shutdown import (
     ControlledShutdownResponse,
 )
 from tidelog.wire.schema import Message
-from tidelog.wire.uuids import random_uuid
 
 R = TypeVar("R", bound=Message)
 

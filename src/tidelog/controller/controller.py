@@ -16,6 +16,7 @@ from tidelog.clock import Clock
 from tidelog.controller.coalescing import Together
 from tidelog.controller.topics import check_assignment, colliding, spread
 from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.ids import random_uuid
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import (
     Check,
@@ -33,7 +34,7 @@ from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings, check_topic_config
 from tidelog.text import plural
 from tidelog.topic_partition import check_name
-from tidelog.wire.uuids import random_uuid, uuid_text
+from tidelog.wire.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 

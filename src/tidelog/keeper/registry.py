@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tidelog.clock import Clock
 from tidelog.errors import SettingError
+from tidelog.ids import random_uuid
 from tidelog.keeper import paths
 from tidelog.keeper import znodes as decoding
 from tidelog.keeper.keeper import (
@@ -34,7 +35,7 @@ from tidelog.keeper.keeper import (
 )
 from tidelog.keeper.znodes import Unreadable
 from tidelog.metadata import BrokerInfo, PartitionInfo, TopicInfo
-from tidelog.wire.uuids import random_uuid, uuid_text
+from tidelog.wire.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,11 @@ that is replaced, never changed: a reader that holds one reads on, whatever happ
 from __future__ import annotations
 
 import logging
-import random
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog import files
+from tidelog import files, ids
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.files import remove, sync_file
 from tidelog.log import cleaner_swap, recovery, retention, timestamps
@@ -241,7 +240,7 @@ class Log:
         age = self.config.segment_ms
         if "compact" in self.config.cleanup_policy:  # the active segment is not compacted
             age = min(age, self.config.max_compaction_lag_ms)
-        return age - (random.randrange(min(jitter, age)) if jitter else 0)
+        return age - (ids.number(0, min(jitter, age)) if jitter else 0)
 
     def roll(self, now_ms: int) -> None:
         """Close the active segment and start a new one at the log end."""

@@ -16,13 +16,12 @@ import logging
 import os
 import re
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog import files
+from tidelog import files, ids
 from tidelog.clock import Clock
 from tidelog.errors import SettingError
 from tidelog.files import remove, sync_directory, write_atomically
@@ -270,7 +269,7 @@ class LogManager:
         """``topic-0.<unique>-delete``, cut so that it is a legal file name."""
         parent, name = os.path.split(directory)
         topic, partition = name.rsplit("-", 1)
-        suffix = f"-{partition}.{uuid.uuid4().hex}-{why}"
+        suffix = f"-{partition}.{ids.random_uuid().hex()}-{why}"
         return os.path.join(parent, topic[: 255 - len(suffix)] + suffix)
 
     # -- checkpoints and closing ------------------------------------------------

@@ -12,9 +12,9 @@ that are new, moved or forgotten, and each response only those with news.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
+from tidelog import ids
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef
@@ -107,9 +107,9 @@ class FetchSessions:
         """A new session, or None if the cache is full of sessions in use."""
         if not request.rows or not self._make_room(len(request.rows)):
             return None
-        session_id = random.randrange(1, _MAX_EPOCH)
+        session_id = ids.number(1, _MAX_EPOCH)
         while session_id in self._sessions:
-            session_id = random.randrange(1, _MAX_EPOCH)
+            session_id = ids.number(1, _MAX_EPOCH)
         session = FetchSession(session_id, by_id, last_used=self._clock.monotonic())
         session.update(request)
         self._sessions[session_id] = session

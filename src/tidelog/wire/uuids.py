@@ -6,17 +6,6 @@ The text form is Kafka's: URL-safe base64 without padding.
 from __future__ import annotations
 
 import base64
-import os
-
-
-def random_uuid() -> bytes:
-    """Version 4, and never one that would start with a dash on a command line."""
-    while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if not uuid_text(bytes(raw)).startswith("-"):
-            return bytes(raw)
 
 
 def uuid_text(raw: bytes) -> str:

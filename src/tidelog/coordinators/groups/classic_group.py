@@ -26,8 +26,8 @@ KIP-394 (member id first), KIP-814 (a static leader that restarts).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from uuid import uuid4
 
+from tidelog import ids
 from tidelog.clock import Clock
 from tidelog.coordinators.groups.classic_state import ClassicState, Pending, Write, same_topics
 from tidelog.coordinators.groups.members import (
@@ -59,7 +59,7 @@ class ClassicGroup(ClassicState):
         group_id: str,
         limits: GroupLimits,
         clock: Clock,
-        new_id: Callable[[], str] = lambda: str(uuid4()),
+        new_id: Callable[[], str] = ids.random_name,
         timeline: Timeline | None = None,
     ) -> None:
         super().__init__(group_id, limits, clock, timeline)

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from uuid import uuid4
 
+from tidelog import ids
 from tidelog.clock import Clock
 from tidelog.coordinators.groups import consumer_records
 from tidelog.coordinators.groups.consumer_assignment import GroupContext, TargetAssignment
@@ -87,7 +87,7 @@ class ConsumerGroup:
         limits: ConsumerLimits,
         clock: Clock,
         metadata: Callable[[], ClusterMetadata],
-        new_id: Callable[[], str] = lambda: str(uuid4()),
+        new_id: Callable[[], str] = ids.random_name,
         timeline: Timeline | None = None,
     ) -> None:
         self.group_id = group_id
