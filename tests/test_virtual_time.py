@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from support.log import make_batch
-from support.memory_files import MemoryFiles
+from support.simulated import produce, running, simulate
 from support.virtual_time import Deadlock, VirtualClock, run_virtual
 
 from tidelog import files
-from tidelog.broker.broker import Broker
-from tidelog.client.peer import Peer
 from tidelog.controller.failure_detector import watch_over
 from tidelog.errors import ErrorCode
 from tidelog.metadata import BrokerInfo
@@ -31,16 +27,6 @@ from tidelog.wire.messages.join_group import (
 )
 
 HOUR = 3600
-
-
-@asynccontextmanager
-async def running(clock: VirtualClock, **settings: str) -> AsyncIterator[Broker]:
-    """A broker whose only real thing is its port."""
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    listeners = {"log.dirs": "/b1", "listeners": "PLAINTEXT://127.0.0.1:0"}
-    with MemoryFiles(lambda: clock.now_ms() * 1_000_000).installed():
-        async with Broker(listeners | given, clock) as broker:
-            yield broker
 
 
 def test_sleeps_take_no_time_and_end_in_order() -> None:
@@ -81,25 +67,24 @@ def test_retention_after_hours() -> None:
     """The broker's own loop deletes, by the broker's own clock, and removes the files later."""
 
     async def scenario(clock: VirtualClock) -> None:
-        async with running(clock, log_retention_check_interval_ms="60000") as broker:
+        settings = {"log_retention_check_interval_ms": "60000"}
+        async with running(clock, **settings) as (broker, peer):
             topic = NewTopic("t", config={"retention.ms": str(2 * HOUR * 1000)})
             await broker.controller.create_topic(topic)
-            partition = broker.replicas.partitions["t", 0]
-            batch = make_batch([b"x"], clock.now_ms())
-            partition.require_leader().append(memoryview(bytearray(batch)), 9, clock.now_ms())
+            await produce(peer, "t", make_batch([b"x"], clock.now_ms()))
+            log = broker.replicas.partitions["t", 0].log
             await asyncio.sleep(1.9 * HOUR)
-            assert (partition.log.log_start_offset, partition.log.end_offset) == (0, 1)
+            assert (log.log_start_offset, log.end_offset) == (0, 1)
             await asyncio.sleep(0.2 * HOUR)
-            assert partition.log.log_start_offset == 1
+            assert log.log_start_offset == 1
             assert [n for n in files.listdir("/b1/t-0") if n.endswith(".log")] == [f"{1:020d}.log"]
 
-    run_virtual(scenario)
+    simulate(scenario)
 
 
 def test_a_member_that_is_silent_for_its_session_timeout() -> None:
     async def scenario(clock: VirtualClock) -> None:
-        async with running(clock) as broker:
-            peer = Peer("127.0.0.1", broker.server.port, "test", 30_000)
+        async with running(clock) as (_, peer):
             found = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
             await peer.request(found, FindCoordinatorResponse, 4)
             protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
@@ -130,9 +115,8 @@ def test_a_member_that_is_silent_for_its_session_timeout() -> None:
             while await members():
                 await asyncio.sleep(10)
             assert 1795 < clock.monotonic() - before < 1815
-            peer.close()
 
-    run_virtual(scenario)
+    simulate(scenario)
 
 
 def test_the_failure_detector_waits_in_virtual_time() -> None:

@@ -6,11 +6,11 @@ raise; only what fails for one row of a request is theirs (``failures.failed_row
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from tidelog import workers
 from tidelog.broker.connection import Connection
 from tidelog.broker.failures import code_of
 from tidelog.broker.registry import HOT, REGISTRY, Api
@@ -124,7 +124,7 @@ async def _answer_later(answer: Coroutine[Any, Any, Message], request: Request) 
         message = await answer
         if request.api.large_answer:
             arguments = message, request.version, request.correlation_id
-            request.send([await asyncio.to_thread(encode_response, *arguments)])
+            request.send([await workers.run(encode_response, *arguments)])
         else:
             request.reply(message)
     except Exception as error:

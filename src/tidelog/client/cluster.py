@@ -13,11 +13,11 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
+from tidelog import workers
 from tidelog.client.connection import (
     CLIENT_ID,
     CONNECT_TIMEOUT,
@@ -240,7 +240,7 @@ class Cluster:
             return False
 
         asked = sorted(set(brokers))
-        with ThreadPoolExecutor(_GREETED_AT_ONCE) as threads:
+        with workers.pool(_GREETED_AT_ONCE, "greet") as threads:
             answers = zip(asked, threads.map(is_silent, asked), strict=True)
             return {broker_id for broker_id, silent in answers if silent}
 

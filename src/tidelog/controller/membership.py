@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidelog import workers
 from tidelog.broker.controller_requests import Orders
 from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.failure_detector import watch_over
@@ -181,7 +182,7 @@ class Membership:
             await self._forget_old_office(info.broker_id)
             return
         # If we were registered ourselves, it has taken our id since; what we led it leads.
-        if self._joined or await asyncio.to_thread(answers, other.host or "localhost", other.port):
+        if self._joined or await workers.run(answers, other.host or "localhost", other.port):
             raise IdTaken(refusal)
         timeout = self._settings["zookeeper.session.timeout.ms"] / 1000
         log.info("waiting for the session of an earlier broker %d to end", info.broker_id)

@@ -29,8 +29,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from tidelog import workers
 from tidelog.errors import SettingError
-from tidelog.keeper.in_thread import in_thread
 from tidelog.keeper.keeper import (
     BadVersion,
     Check,
@@ -100,10 +100,10 @@ class ZooKeeper:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a chroot that is not there yet is made below
-                await in_thread(lambda: client.start(connection_timeout_ms / 1000))
+                await workers.abandonable(lambda: client.start(connection_timeout_ms / 1000))
             keeper._absence.over()
         except KazooTimeoutError:
-            await in_thread(client.close)
+            await workers.abandonable(client.close)
             raise SettingError(await keeper._why_not(hosts, connection_timeout_ms)) from None
         finally:
             keeper._absence.stop()
@@ -112,7 +112,7 @@ class ZooKeeper:
         return keeper
 
     async def _why_not(self, hosts: str, waited_ms: int) -> str:
-        sight = await in_thread(lambda: look(self._hosts, 0))
+        sight = await workers.abandonable(lambda: look(self._hosts, 0))
         problem = f"zookeeper.connect={hosts}: no ZooKeeper answers within {waited_ms / 1000:g} s"
         if sight == DOWN:
             return f"{problem}; is it running (tidelog zookeeper)?"
@@ -193,7 +193,7 @@ class ZooKeeper:
         # kazoo waits for the end of an attempt to connect, which may be a whole session.
         with contextlib.suppress(TimeoutError, WriterNotClosedException):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await in_thread(self._stop)
+                await workers.abandonable(self._stop)
 
     def _stop(self) -> None:
         self._client.stop()

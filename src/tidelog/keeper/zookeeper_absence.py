@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kazoo.hosts import collect_hosts
 
-from tidelog.keeper.in_thread import in_thread
+from tidelog import workers
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Absence:
         while True:
             await asyncio.sleep(_LOOK_SECONDS if self._told else _AT_START_SECONDS)
             before = self.sight
-            self.sight = await in_thread(lambda: look(self._hosts, self._last_zxid()))
+            self.sight = await workers.abandonable(lambda: look(self._hosts, self._last_zxid()))
             changed = self.sight == before != self._told  # what is seen once may be its start
             if changed or now() - told_at >= _REMIND_SECONDS:
                 seconds = now() - self._since

@@ -20,11 +20,12 @@ import os
 import queue
 import signal
 import sys
-import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from tidelog import workers
 from tidelog.log.cleaner import Cleaned, CorruptLog, Job, clean
 
 NICE = 19
@@ -34,9 +35,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the broker
     os.nice(NICE)
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    workers.daemon("input", _read, jobs)
     while True:
-        _work(Job.from_json(json.loads(jobs.get())))
+        for line in answers(jobs.get()):
+            _say(line)
 
 
 def _read(jobs: queue.SimpleQueue[str]) -> None:
@@ -45,21 +47,27 @@ def _read(jobs: queue.SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def _work(job: Job) -> None:
+def answers(line: str) -> Iterator[str]:
+    """Do a job, and say so line by line."""
+    job = Job.from_json(json.loads(line))
     try:
         for item in clean(job):
-            _answer("cleaned" if isinstance(item, Cleaned) else "finished", asdict(item))
+            yield _answer("cleaned" if isinstance(item, Cleaned) else "finished", asdict(item))
     except CorruptLog as error:
-        _answer("corrupt", str(error))
+        yield _answer("corrupt", str(error))
     except OSError as error:
-        _answer("failed", f"{error.strerror or error}: {error.filename or job.directory}")
+        yield _answer("failed", f"{error.strerror or error}: {error.filename or job.directory}")
     except Exception as error:  # tried again and again it would only fail again
-        _answer("corrupt", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        yield _answer("corrupt", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
-def _answer(kind: str, value: Any) -> None:
+def _answer(kind: str, value: Any) -> str:
+    return json.dumps({kind: value}) + "\n"
+
+
+def _say(line: str) -> None:
     try:
-        sys.stdout.write(json.dumps({kind: value}) + "\n")
+        sys.stdout.write(line)
         sys.stdout.flush()
     except BrokenPipeError:
         os._exit(0)  # the broker is gone

@@ -17,11 +17,11 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog import files, ids
+from tidelog import files, ids, workers
 from tidelog.clock import Clock
 from tidelog.errors import SettingError
 from tidelog.files import remove, sync_directory, write_atomically
@@ -358,7 +358,7 @@ class LogManager:
         """A flush waits for the disk, and the disk likes to have many at once."""
         failed: dict[str, OSError] = {}
         said = self.clock.monotonic()
-        with ThreadPoolExecutor(_FLUSHES_AT_ONCE, thread_name_prefix="tidelog-close") as threads:
+        with workers.pool(_FLUSHES_AT_ONCE, "close") as threads:
             closing = {threads.submit(each.close): each.directory for each in self.logs.values()}
             for done, future in enumerate(as_completed(closing), 1):
                 directory, error = closing[future], future.exception()

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from tidelog import workers
 from tidelog.clock import Clock
 from tidelog.log.cleaner import Cleaned, Finished, Job
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log
@@ -219,14 +219,7 @@ class _Worker:
 
     async def _start(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tidelog.log.cleaner_worker",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_LINE_LIMIT,
-            )
+            self._process = await workers.start_process("tidelog.log.cleaner_worker", _LINE_LIMIT)
         return self._process
 
     async def end(self) -> None:

@@ -11,8 +11,9 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
+from tidelog import workers
 from tidelog.log.flush import Flush
 from tidelog.partition.partition import Partition
 
@@ -26,7 +27,7 @@ class Flushes:
 
     def __init__(self, write_failed: Callable[[str, OSError], None]) -> None:
         self._write_failed = write_failed
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidelog-flush")
+        self._thread = workers.pool(1, "flush")
         # Flushes to come (None: when the one in flight has ended), and those in flight.
         self._waiting: dict[Partition, asyncio.TimerHandle | None] = {}
         self._syncing: dict[Partition, tuple[Flush, Future[None]]] = {}

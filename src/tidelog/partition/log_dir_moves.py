@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from tidelog import files
+from tidelog import files, workers
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.files import remove, sync_directory, write_atomically
 from tidelog.log.manager import TOPIC_ID
@@ -88,7 +88,7 @@ class LogDirMoves:
         old = move.partition.log.directory
         try:
             async with self._turns:
-                await asyncio.to_thread(move.begin)
+                await workers.run(move.begin)
                 await self._copy(move)
                 finished = move.finish()
         except OSError as error:
@@ -99,7 +99,7 @@ class LogDirMoves:
             if self.moves.get(key) is move:
                 del self.moves[key]
         if not finished:
-            await asyncio.to_thread(files.remove_tree, move.future)
+            await workers.run(files.remove_tree, move.future)
             return
         log.info("%s was moved to %s", old, move.parent)
         try:
@@ -108,7 +108,7 @@ class LogDirMoves:
             await self._replicas.checkpoint()  # the files of the new directory have its offsets
             doomed = move.rename_old(old)
             if doomed is not None:
-                await asyncio.to_thread(move.remove_old, doomed)
+                await workers.run(move.remove_old, doomed)
         except OSError as error:
             log.error("%s was moved, but not removed: %s; the next start does it", old, error)
 
@@ -124,7 +124,7 @@ class LogDirMoves:
             if piece is not None:
                 self._replicas.flushes.release(move.partition)
                 ready = False
-                await asyncio.to_thread(piece.copy)
+                await workers.run(piece.copy)
                 move.copied(piece)
                 await asyncio.sleep(min(piece.size / max(self._rate(), 1), 1))
             elif ready:
@@ -133,7 +133,7 @@ class LogDirMoves:
                 await self._replicas.flushes.hold(move.partition)
                 piece = move.rest()
                 if piece is not None:
-                    await asyncio.to_thread(piece.copy)
+                    await workers.run(piece.copy)
                     move.copied(piece)
                 ready = True
 

@@ -21,7 +21,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
-from tidelog import files
+from tidelog import files, workers
 from tidelog.clock import Clock
 from tidelog.keeper.keeper import KeeperError
 from tidelog.log.flush import RecordsLost
@@ -111,7 +111,7 @@ class LogDirs:
                 continue
             if path in self._directories:
                 try:
-                    await asyncio.to_thread(_probe, path)
+                    await workers.run(_probe, path)
                 except OSError as error:
                     log.debug("%s still takes no writes: %s", path, error)
                     continue

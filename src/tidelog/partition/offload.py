@@ -20,10 +20,10 @@ import asyncio
 import logging
 import pickle
 import struct
-import sys
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
+from tidelog import workers
 from tidelog.errors import ApiError, ErrorCode
 
 _IDLE_SECONDS = 60.0
@@ -141,13 +141,7 @@ class Offload:
         if self._idle is not None:
             self._idle.cancel()
         if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tidelog.partition.offload_worker",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
+            self._process = await workers.start_process("tidelog.partition.offload_worker")
         return self._process
 
     def _end(self) -> None:

@@ -51,14 +51,15 @@ def _answer(question: bytes) -> tuple[Any, ...]:
         function, args, seconds = pickle.loads(question)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            return (_work(function, args),)
+            return (work(function, args),)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
     except _GivenUp:
         return ()
 
 
-def _work(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def work(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The result of a job, or what it raised as an ApiError."""
     try:
         return function(*args)
     except ProtocolError as error:

@@ -11,9 +11,8 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from tidelog import files
+from tidelog import files, workers
 from tidelog.clock import Clock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.files import remove
@@ -66,7 +65,7 @@ class Replicas:
         self._troubles = DiskTroubles(log, clock)
         self.storage_failing = self._troubles.failing
         self.flushes = Flushes(self.write_failed)
-        self._sweeper = ThreadPoolExecutor(1, thread_name_prefix="tidelog-sweep")
+        self._sweeper = workers.pool(1, "sweep")
 
     # -- following the metadata -------------------------------------------------
 
