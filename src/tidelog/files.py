@@ -45,6 +45,7 @@ is_dir = os.path.isdir
 stat = os.stat
 fstat = os.fstat
 utime = os.utime
+disk_usage = shutil.disk_usage
 
 
 def listdir(path: str) -> list[str]:
@@ -76,7 +77,7 @@ def open_unnamed(directory: str) -> int:
 OPERATIONS = (
     *("open", "close", "read", "write", "pread", "preadv", "pwrite", "ftruncate"),
     *("fsync", "fdatasync", "replace", "rename", "unlink", "mkdir", "makedirs"),
-    *("exists", "is_dir", "stat", "fstat", "utime"),
+    *("exists", "is_dir", "stat", "fstat", "utime", "disk_usage"),
     *("listdir", "remove_tree", "map_file", "lock", "open_unnamed"),
 )
 

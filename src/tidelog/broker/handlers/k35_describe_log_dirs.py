@@ -6,10 +6,10 @@ Versions: 2 flexible; 3 top-level error; 4 total and usable bytes.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tidelog import files
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.errors import ErrorCode
@@ -61,7 +61,7 @@ def _describe(
     directory: str, topics: dict[str, list[DescribeLogDirsPartition]]
 ) -> DescribeLogDirsResult:
     try:
-        usage = shutil.disk_usage(directory)
+        usage = files.disk_usage(directory)
     except OSError:  # it is gone: the logs that we have open there will be too
         return DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory, topics=[]
