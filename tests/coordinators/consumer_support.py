@@ -59,7 +59,8 @@ class Owner:
         return next(self._tokens)
 
     def take(self):
-        replies, self.group.replies = self.group.replies, []
+        replies = self.group.replies.copy()
+        self.group.replies.clear()
         for token, result in replies:
             assert token not in self.answers, "answered twice"
             self.answers[token] = result

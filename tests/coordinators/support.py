@@ -46,7 +46,7 @@ def what_records_say(group):
         for m in group.members.values()
     ]
     numbers = group.generation, group.state, group.protocol_type, group.protocol, group.leader
-    return numbers, members, group.static
+    return numbers, members, group.image.static
 
 
 class Owner:
@@ -74,7 +74,8 @@ class Owner:
             self.store(error)
 
     def _take(self):
-        replies, self.group.replies = self.group.replies, []
+        replies = self.group.replies.copy()
+        self.group.replies.clear()
         for token, result in replies:
             assert token not in self.answers, "answered twice"
             self.answers[token] = result

@@ -216,7 +216,7 @@ def test_an_id_that_was_given_out_is_not_for_a_static_member(owner):
     owner.after()
     stolen = owner.join(owner.answers[token].member_id, "i")
     assert owner.answers[stolen].error == ErrorCode.FENCED_INSTANCE_ID
-    assert owner.group.static == {"i": first}
+    assert owner.group.image.static == {"i": first}
     new = owner.join(owner.answers[token].member_id, "other")
     assert owner.answers[new].error == ErrorCode.UNKNOWN_MEMBER_ID
     assert owner.group.state is GroupState.STABLE
@@ -437,11 +437,11 @@ def test_a_duplicate_static_member_fences_the_first_while_it_waits(owner):
     owner.members_join({"instance_id": "one"})
     parked = owner.join(client_id="other")
     assert parked not in owner.answers
-    first = owner.join(owner.group.static["one"], "one")
+    first = owner.join(owner.group.image.static["one"], "one")
     assert owner.answers[first].error == 0
     owner.stabilize()
     owner.join(client_id="third")
-    waiting = owner.join(owner.group.static["one"], "one")
+    waiting = owner.join(owner.group.image.static["one"], "one")
     owner.join(instance_id="one")
     assert owner.answers[waiting].error == ErrorCode.FENCED_INSTANCE_ID
 
@@ -476,7 +476,7 @@ def test_an_operator_removes_a_static_member_by_its_instance_id(owner):
     assert owner.leave("", "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
     assert owner.leave("", "two") == 0
     assert list(owner.group.members) == [a]
-    assert b not in owner.group.static.values()
+    assert b not in owner.group.image.static.values()
 
 
 # -- moving ------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class World:
         assert group.generation >= self.generation
         self.generation = group.generation
         waiting = sum(m.join_token is not None for m in group.members.values())
-        assert group._waiting == waiting
+        assert group._rebalance.joined_count == waiting
         if group.state is GroupState.STABLE:
             owned = [
                 row
@@ -152,7 +152,7 @@ class World:
             assert not group.members
         else:
             assert group.leader is None or group.leader in group.members
-        assert set(group.static.values()) <= set(group.members)
+        assert set(group.image.static.values()) <= set(group.members)
 
     def some(self):
         alive = [m for m in self.members if m.alive]

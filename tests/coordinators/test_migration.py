@@ -267,7 +267,7 @@ def test_downgrade_when_the_last_new_member_goes():
     assert classic.state is GroupState.PREPARING  # everybody joins again
     assert classic.generation == epoch
     assert set(classic.members) == {old.member_id, third.member_id}
-    assert classic.static == {"static": third.member_id}
+    assert classic.image.static == {"static": third.member_id}
     for member in (old, third):
         held = assigned_partitions(classic.members[member.member_id].assignment)
         assert set(held) == member.owned

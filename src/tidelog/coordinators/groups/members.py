@@ -101,6 +101,19 @@ class Member:
     is_new: bool = False  # has not been in any generation yet
     deadline: int = field(default=0)  # when it is taken for dead
 
+    def update(self, request: Join) -> None:
+        """Take over what it says about itself."""
+        self.protocols = request.protocols
+        self.session_ms, self.rebalance_ms = request.session_ms, request.rebalance_ms
+        self.client_id, self.client_host = request.client_id, request.client_host
+
+    @property
+    def waits(self) -> bool:
+        """Does it wait for our answer, so that it cannot send heartbeats?"""
+        if self.sync_token is not None:
+            return True
+        return self.join_token is not None and not self.is_new
+
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
 

@@ -20,7 +20,7 @@ from tidelog.coordinators.groups.offsets import Committed
 Place = tuple[str, int]  # topic, partition
 
 
-class Pending(NamedTuple):
+class PendingOffset(NamedTuple):
     """A commit that waits for the end of its transaction."""
 
     log_offset: int  # of its record, in the partition of the shard
@@ -31,7 +31,7 @@ class PendingOffsets:
     """By producer id, then group, then partition; the last commit of a transaction counts."""
 
     def __init__(self) -> None:
-        self._transactions: dict[int, dict[str, dict[Place, Pending]]] = {}
+        self._transactions: dict[int, dict[str, dict[Place, PendingOffset]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._transactions)
@@ -41,7 +41,7 @@ class PendingOffsets:
     ) -> None:
         """A record of a transactional batch."""
         groups = self._transactions.setdefault(producer_id, {})
-        groups.setdefault(group, {})[place] = Pending(log_offset, committed)
+        groups.setdefault(group, {})[place] = PendingOffset(log_offset, committed)
 
     def end(self, producer_id: int, committed: bool) -> list[tuple[str, Place, int, Committed]]:
         """A marker: the transaction is over.  Returns what counts from now on.
@@ -85,7 +85,7 @@ class PendingOffsets:
         """The producers whose open transactions hold commits of a group."""
         return sorted(p for p, groups in self._transactions.items() if group in groups)
 
-    def _of(self, group: str) -> Iterator[dict[Place, Pending]]:
+    def _of(self, group: str) -> Iterator[dict[Place, PendingOffset]]:
         for groups in self._transactions.values():
             if group in groups:
                 yield groups[group]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.clock import Clock
 from tidelog.coordinators.groups.classic_group import ClassicGroup
-from tidelog.coordinators.groups.classic_state import Write
+from tidelog.coordinators.groups.classic_image import ClassicWrite
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup, ConsumerWrite
 from tidelog.coordinators.groups.consumer_members import Beat, BeatResult, ConsumerLimits
 from tidelog.coordinators.groups.members import GroupLimits, Join, JoinResult, SyncResult
@@ -478,7 +478,8 @@ class GroupShard:
         if self.groups.get(group.group_id) is group:  # not one that was converted meanwhile
             self._timer.schedule(group.group_id, group.next_deadline())
         if group.replies:
-            replies, group.replies = group.replies, []
+            replies = group.replies.copy()
+            group.replies.clear()
             for reply, result in replies:
                 assert callable(reply)
                 try:
@@ -488,13 +489,13 @@ class GroupShard:
         if isinstance(group, ConsumerGroup) and group.downgrades:
             self._downgrade(group)
 
-    def _store(self, group: Group, write: Write | ConsumerWrite) -> None:
+    def _store(self, group: Group, write: ClassicWrite | ConsumerWrite) -> None:
         def stored(error: ErrorCode) -> None:
             if isinstance(group, ConsumerGroup):
                 assert isinstance(write, ConsumerWrite)
                 group.stored(write, error)
             else:
-                assert isinstance(write, Write)
+                assert isinstance(write, ClassicWrite)
                 group.stored(write, error)
             self._after(group)
 
