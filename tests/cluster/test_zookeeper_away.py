@@ -73,7 +73,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             waiting = spawn("produce", "new", bootstrap=cluster.bootstrap)
             assert waiting.stderr is not None
             told = waiting.stderr.readline()
-            assert told.startswith(f"topic 'new' cannot be made: ZooKeeper at {server.connect}")
+            assert told.startswith(f"topic 'new' cannot be created: ZooKeeper at {server.connect}")
             waiting.kill()
             waiting.communicate()
             server.start()

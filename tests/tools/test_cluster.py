@@ -63,7 +63,7 @@ def test_from_up_to_down(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["running"] for row in status()["brokers"]] == [False, True, True]
     text = run("cluster", "status", "--data", str(data)).out
     assert "down" in text
-    assert run("cluster", "kill", "1", "--data", str(data)).err.endswith("does not run\n")
+    assert run("cluster", "kill", "1", "--data", str(data)).err.endswith("is not running\n")
 
     def described() -> Any:
         return run("cluster", "describe", "--json", bootstrap=bootstrap).json

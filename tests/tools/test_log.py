@@ -218,7 +218,7 @@ def test_the_other_files(data: Path) -> None:
     assert found == {
         "00000000000000000150.snapshot": "it is removed and rebuilt from the log",
         "00000000000000000999.snapshot": "it is removed",
-        "leader-epoch-checkpoint": "epochs start anew",
+        "leader-epoch-checkpoint": "the broker begins with an empty list of epochs",
         "partition.metadata": "the topic's id is taken from the registry",
         checkpoints.LOG_START: "it is taken as empty: deleted records may come back",
         "meta.properties": "the broker does not know whose data this is",

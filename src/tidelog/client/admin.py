@@ -1,6 +1,6 @@
-"""What an administrator asks of a cluster: topics and settings.
+"""Administration of a cluster: topics, reassignments, settings.
 
-Pure translation: a question becomes a request to the right broker, an answer becomes plain
+Only translation: a call becomes a request to the right broker, an answer becomes plain
 data.  A call about several topics returns a result or an error for each of them.
 """
 
@@ -136,7 +136,7 @@ def create_request(
 def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> dict[str, tuple[int, int] | ApiError]:
-    """Partitions and replication factor of each new topic (-1: not told), or an error."""
+    """Partitions and replication factor of each new topic (-1: unknown), or an error."""
     response = _ask_controller(
         cluster,
         create_request(topics, validate_only=validate_only),
@@ -215,7 +215,7 @@ def grow_topic(
 def reassign(
     cluster: Cluster, moves: Mapping[tuple[str, int], Sequence[int] | None]
 ) -> dict[tuple[str, int], ApiError | None]:
-    """Begin to move replicas (None: stop a move); None, or an error, for each partition."""
+    """Start reassignments (None: cancel one); None, or an error, for each partition."""
     topics: dict[str, ReassignableTopic] = {}
     for (name, index), replicas in moves.items():
         topic = topics.setdefault(name, ReassignableTopic(name=name, partitions=[]))
@@ -239,7 +239,7 @@ def reassign(
 
 
 class Move(NamedTuple):
-    """A partition whose replicas are on the move: old and new ones, side by side."""
+    """A partition that is being reassigned: its old and new replicas."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -247,12 +247,12 @@ class Move(NamedTuple):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when the move has ended."""
+        """The replicas when the reassignment is complete."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
 def reassignments(cluster: Cluster) -> dict[tuple[str, int], Move]:
-    """The partitions whose replicas are on the move."""
+    """The partitions that are being reassigned."""
     response = _ask_controller(
         cluster,
         ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS),

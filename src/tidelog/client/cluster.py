@@ -357,7 +357,7 @@ def no_topic(name: str, names: Iterable[str] = ()) -> ApiError:
 
 
 def error_of(code: int, message: str | None = None, subject: str = "") -> ApiError:
-    """An error as a broker told it; ``subject`` says what it is about, if the broker did not."""
+    """An error from a broker; ``subject`` names what it is about, if it has no message."""
     known = ErrorCode(code) if code in ErrorCode.__members__.values() else None
     text = message or (f"{subject}: {describe(code)}" if subject else describe(code))
     return ApiError(known or ErrorCode.UNKNOWN_SERVER_ERROR, text)

@@ -79,7 +79,7 @@ class Fetcher:
         self._partition_max_bytes = partition_max_bytes
         self._clock = clock or SystemClock()
         self.positions: dict[TopicPartition, int] = {}
-        self._ids: dict[str, bytes] = {}  # topic ids, to notice a topic that was made anew
+        self._ids: dict[str, bytes] = {}  # topic ids, to notice a topic that was recreated
         self._leaders: dict[TopicPartition, int] = {}
         self._connections: dict[int, Connection] = {}
         self._requests: dict[int, _Request] = {}
@@ -140,29 +140,29 @@ class Fetcher:
         self._refresh_at = None
         if not self.positions:
             return
-        names = dict.fromkeys(row.topic for row in self.positions)
+        names = dict.fromkeys(partition.topic for partition in self.positions)
         topics = self._cluster.metadata(names).topics
-        for row, offset in list(self.positions.items()):
-            topic = topics[row.topic]
-            if self._is_gone(topic, row):
-                self.drop(row)
-                self._ids.pop(row.topic, None)
+        for partition, offset in list(self.positions.items()):
+            topic = topics[partition.topic]
+            if self._is_gone(topic, partition):
+                self.drop(partition)
+                self._ids.pop(partition.topic, None)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                self._gone.append(Fetched(row, offset, [], -1, code))
+                self._gone.append(Fetched(partition, offset, [], -1, code))
                 continue
-            self._ids.setdefault(row.topic, topic.topic_id)
-            leader = NO_LEADER if topic.error else topic.leader_of(row.partition)
-            self._leaders[row] = leader
+            self._ids.setdefault(partition.topic, topic.topic_id)
+            leader = NO_LEADER if topic.error else topic.leader_of(partition.partition)
+            self._leaders[partition] = leader
             if leader == NO_LEADER:
                 self._refresh_soon()
 
-    def _is_gone(self, topic: TopicView, row: TopicPartition) -> bool:
+    def _is_gone(self, topic: TopicView, partition: TopicPartition) -> bool:
         if topic.error:
             if topic.error not in LEADER_MOVED | TOPIC_GONE:
-                raise error_of(topic.error, None, f"topic {row.topic!r}")
+                raise error_of(topic.error, None, f"topic {partition.topic!r}")
             return topic.error in TOPIC_GONE
-        known = self._ids.get(row.topic, topic.topic_id)
-        return known != topic.topic_id or row.partition >= len(topic.partitions)
+        known = self._ids.get(partition.topic, topic.topic_id)
+        return known != topic.topic_id or partition.partition >= len(topic.partitions)
 
     def _refresh_soon(self) -> None:
         self._refresh_at = self._clock.monotonic() + _RETRY_PAUSE
@@ -170,24 +170,24 @@ class Fetcher:
     def _ask(self) -> None:
         """Send a fetch to every leader that has none under way."""
         by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for row, offset in self.positions.items():
-            leader = self._leaders.get(row, NO_LEADER)
+        for partition, offset in self.positions.items():
+            leader = self._leaders.get(partition, NO_LEADER)
             if leader != NO_LEADER and leader not in self._requests:
-                by_leader.setdefault(leader, {})[row] = offset
+                by_leader.setdefault(leader, {})[partition] = offset
         for leader, offsets in by_leader.items():
             self._requests[leader] = self._send(leader, offsets)
 
     def _send(self, leader: int, offsets: dict[TopicPartition, int]) -> _Request:
         topics: dict[str, FetchTopic] = {}
-        for row, offset in offsets.items():
-            topic = topics.get(row.topic)
+        for partition, offset in offsets.items():
+            topic = topics.get(partition.topic)
             if topic is None:
-                topic = topics[row.topic] = FetchTopic(
-                    topic=row.topic, topic_id=self._ids[row.topic], partitions=[]
+                topic = topics[partition.topic] = FetchTopic(
+                    topic=partition.topic, topic_id=self._ids[partition.topic], partitions=[]
                 )
             topic.partitions.append(
                 FetchPartition(
-                    partition=row.partition,
+                    partition=partition.partition,
                     fetch_offset=offset,
                     partition_max_bytes=self._partition_max_bytes,
                 )
@@ -217,36 +217,36 @@ class Fetcher:
         for topic in response.responses:
             name = topic.topic or request.topics.get(topic.topic_id, "")
             for data in topic.partitions:
-                row = TopicPartition(name, data.partition_index)
-                asked = request.offsets.get(row)
+                partition = TopicPartition(name, data.partition_index)
+                asked = request.offsets.get(partition)
                 # The caller may have moved or dropped it while the answer was under way.
-                if asked is None or self.positions.get(row) != asked:
+                if asked is None or self.positions.get(partition) != asked:
                     continue
-                found = self._take_partition(row, asked, data)
+                found = self._take_partition(partition, asked, data)
                 if found is not None:
                     result.append(found)
         return result
 
     def _take_partition(
-        self, row: TopicPartition, asked: int, data: PartitionData
+        self, partition: TopicPartition, asked: int, data: PartitionData
     ) -> Fetched | None:
         code = error_of(data.error_code).code if data.error_code else ErrorCode.NONE
         if code in LEADER_MOVED or code in TOPIC_GONE or code == ErrorCode.KAFKA_STORAGE_ERROR:
             self._refresh_soon()
-            self._leaders[row] = NO_LEADER
+            self._leaders[partition] = NO_LEADER
             return None
         if code:
-            return Fetched(row, asked, [], data.high_watermark, code)
+            return Fetched(partition, asked, [], data.high_watermark, code)
         batches = list(split_batches(data.records or b""))
         if batches:
             position = max(asked, read_header(batches[-1]).last_offset + 1)
             # To the end of the line: what the size limit left out comes first next time.
-            del self.positions[row]
-            self.positions[row] = position
+            del self.positions[partition]
+            self.positions[partition] = position
         elif data.records:
             # Less than one batch although the first one is always whole: not magic 2.
             batches = [memoryview(data.records)]
-        return Fetched(row, asked, batches, data.high_watermark) if batches else None
+        return Fetched(partition, asked, batches, data.high_watermark) if batches else None
 
 
 def records_of(batch: memoryview) -> Iterator[Record]:
@@ -270,18 +270,18 @@ def read_records(
     fetcher = Fetcher(cluster)
     fetcher.assign(partition, offsets.start)
     clock = SystemClock()
-    heard = clock.monotonic()
+    last_answer = clock.monotonic()
     try:
         while fetcher.positions[partition] < offsets.end:
             for part in fetcher.poll(timeout):
-                heard = clock.monotonic()
+                last_answer = clock.monotonic()
                 if part.error:
                     raise error_of(part.error, None, f"{partition}@{part.offset}")
                 for batch in part.batches:
                     for record in records_of(batch):
                         if part.offset <= record.offset < offsets.end:
                             yield record
-            if clock.monotonic() - heard > timeout:
+            if clock.monotonic() - last_answer > timeout:
                 raise BrokerUnreachable(f"{partition}: nothing came in {timeout:g} seconds")
     finally:
         fetcher.close()

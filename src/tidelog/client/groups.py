@@ -1,4 +1,4 @@
-"""What an administrator asks about consumer groups, each question to the right coordinator."""
+"""Administration of consumer groups; each request goes to the group's coordinator."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ def explain_group(cluster: Cluster, group_id: str) -> ExplainGroupResponse:
 
 
 def explained(cluster: Cluster, group_id: str) -> ExplainGroupResponse | None:
-    """The same; None if nobody knows: the broker is no tidelog, or there is no such group."""
+    """The same; None if the broker is not tidelog, or there is no such group."""
     try:
         return explain_group(cluster, group_id)
     except ApiError as error:

@@ -1,7 +1,7 @@
 """Ports that stay ours while servers on them stop and start again.
 
 A port that the system gives out (``bind`` to 0) does not: while its server is down it may become
-the near end of anybody's connection, or of one to itself.  So ours lie outside the range that
+the local end of any connection, or of one to itself.  So ours lie outside the range that
 the system gives out from, and no other process that asks here gets them while we live: byte N
 of a file in the temporary folder is locked by the process that has port N.
 """
@@ -54,7 +54,7 @@ def _take(port: int) -> bool:
         fcntl.lockf(_lock_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:  # another process has it
         return False
-    # Also when the port turns out to be in use: then it is nothing for us or anybody else.
+    # Also when the port turns out to be in use: then no process should have it.
     _taken.add(port)
     return not in_use(port)
 

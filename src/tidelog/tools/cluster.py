@@ -35,7 +35,7 @@ data_option = click.option(
 def cluster() -> None:
     """A cluster on this machine: ZooKeeper and brokers, each a process of its own.
 
-    Start one with `tidelog cluster up`, kill a broker with `tidelog cluster kill 2`, and see
+    Start one with `tidelog cluster up`, kill a broker with `tidelog cluster kill 2`, and check
     that nothing is lost.
     """
 
@@ -44,12 +44,20 @@ def cluster() -> None:
 @click.option(
     "--brokers",
     type=click.IntRange(1, 50),
-    help="How many there shall be: 3 if nothing is said; more than there are adds some.",
+    help="The number of brokers (default: 3); a larger number adds brokers to a cluster.",
 )
 @data_option
-@click.option("--port", type=PORTS, help="Of the first broker, 9092; others follow.")
-@click.option("--zookeeper-port", type=PORTS, help="2181 if nothing is said.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker.")
+@click.option(
+    "--port", type=PORTS, help="The port of the first broker (default: 9092); the others follow."
+)
+@click.option("--zookeeper-port", type=PORTS, help="The port of ZooKeeper (default: 2181).")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of every broker; repeatable.",
+)
 @json_option
 def up(
     brokers: int | None,
@@ -59,10 +67,10 @@ def up(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Start a cluster, or what is down of one.
+    """Start a cluster, or those of its processes that are down.
 
-    In a folder that has a cluster already the same brokers start again, with their data; with
-    a larger --brokers new ones join them.
+    If the folder has a cluster already, its brokers start again with their data; with a larger
+    --brokers new ones join them.
     """
     wanted = brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
     if ClusterFolder.load(data) is None:
@@ -117,7 +125,7 @@ def _add(found: ClusterFolder, wanted: int | None) -> list[Member]:
 
 
 def _start(found: ClusterFolder) -> None:
-    """Start what is down; if one cannot be started, none of them is left running."""
+    """Start what is down; if one process cannot be started, none of them is left running."""
     had_zookeeper = found.zookeeper_runs
     down = [broker for broker in found.brokers.values() if not found.runs(broker)]
     try:
@@ -136,7 +144,7 @@ def _start(found: ClusterFolder) -> None:
 @data_option
 @json_option
 def status(data: Path, as_json: bool) -> None:
-    """Say which brokers run, and which one is controller."""
+    """Show which brokers are running, and which one is the controller."""
     found = _status(_existing(data))
     if as_json:
         show_json(found)
@@ -234,7 +242,7 @@ def _to_change(data: Path) -> Iterator[ClusterFolder]:
 def _running(found: ClusterFolder, number: int) -> Member:
     broker = found.broker(number)
     if not found.runs(broker):
-        raise SettingError(f"broker {number} does not run")
+        raise SettingError(f"broker {number} is not running")
     return broker
 
 
@@ -258,7 +266,7 @@ def kill(number: int, data: Path) -> None:
 @click.argument("number", type=int)
 @data_option
 def stop(number: int, data: Path) -> None:
-    """Stop broker NUMBER cleanly: others lead first what it leads (SIGTERM)."""
+    """Stop broker NUMBER cleanly (SIGTERM): its leaderships move to other brokers first."""
     with _to_change(data) as found:
         unclean = found.stop([_running(found, number)])
     click.echo(f"broker {number} is stopped; {_way_back(found, number)}")
@@ -273,7 +281,7 @@ def start(number: int, data: Path) -> None:
     with _to_change(data) as found:
         broker = found.broker(number)
         if found.runs(broker):
-            raise SettingError(f"broker {number} runs already, process {broker.pid}")
+            raise SettingError(f"broker {number} is already running, process {broker.pid}")
         if not found.zookeeper_runs:
             raise SettingError(
                 f"broker {number} needs ZooKeeper, which is down; `tidelog cluster up` starts "
@@ -286,7 +294,7 @@ def start(number: int, data: Path) -> None:
 @cluster.command()
 @data_option
 def down(data: Path) -> None:
-    """Stop all brokers cleanly, and ZooKeeper.  The data stays."""
+    """Stop all brokers cleanly, then ZooKeeper.  The data is kept."""
     with _to_change(data) as found:
         unclean = found.stop_all()
     _check_clean(found, unclean)
@@ -306,7 +314,7 @@ def _check_clean(found: ClusterFolder, unclean: Sequence[Member]) -> None:
 @bootstrap_option
 @json_option
 def describe(bootstrap: str, as_json: bool) -> None:
-    """Describe any cluster: brokers, controller, what they lead, disk use."""
+    """Describe any cluster: brokers, controller, leaderships, disk use."""
     with connect(bootstrap) as asked:
         found = describe_cluster(asked)
     for broker in found.brokers:

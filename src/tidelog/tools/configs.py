@@ -14,15 +14,22 @@ from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table
 from tidelog.tools.pairs import pairs
 
-_topic_option = click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic.")
+_topic_option = click.option(
+    "--topic", "topics", multiple=True, metavar="NAME", help="A topic; repeatable."
+)
 _broker_option = click.option(
-    "--broker", "brokers", multiple=True, type=click.IntRange(0), metavar="ID", help="A broker."
+    "--broker",
+    "brokers",
+    multiple=True,
+    type=click.IntRange(0),
+    metavar="ID",
+    help="A broker; repeatable.",
 )
 _all_brokers_option = click.option(
-    "--all-brokers", is_flag=True, help="What is set for all brokers at once."
+    "--all-brokers", is_flag=True, help="The cluster-wide settings of brokers."
 )
 _group_option = click.option(
-    "--group", "groups", multiple=True, metavar="ID", help="A consumer group."
+    "--group", "groups", multiple=True, metavar="ID", help="A consumer group; repeatable."
 )
 
 
@@ -56,8 +63,8 @@ def _title(kind: Resource, name: str) -> str:
 @_broker_option
 @_all_brokers_option
 @_group_option
-@click.option("--all", "show_all", is_flag=True, help="Also settings that have their default.")
-@click.option("--docs", is_flag=True, help="What each setting means.")
+@click.option("--all", "show_all", is_flag=True, help="Show defaults as well.")
+@click.option("--docs", is_flag=True, help="Show what each setting means.")
 @bootstrap_option
 @json_option
 def describe(
@@ -70,7 +77,7 @@ def describe(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Show the settings that are not at their default, and where each comes from."""
+    """Show the settings that differ from their defaults, and where each comes from."""
     chosen = _resources(topics, brokers, all_brokers, groups)
     report: list[dict[str, Any]] = []
     with connect(bootstrap) as cluster:
@@ -126,11 +133,15 @@ def _show(title: str, entries: list[ConfigEntry], docs: bool, show_all: bool) ->
 @_broker_option
 @_all_brokers_option
 @_group_option
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Give it this value.")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to the default.")
-@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
-@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from it.")
-@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
+@click.option(
+    "--delete", "deletes", multiple=True, metavar="KEY", help="Reset a setting to its default."
+)
+@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Append to a list.")
+@click.option(
+    "--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Remove from a list."
+)
+@click.option("--validate-only", is_flag=True, help="Check only, change nothing.")
 @bootstrap_option
 @json_option
 def alter(
@@ -146,7 +157,7 @@ def alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Change settings; all the changes of a topic or broker are made, or none."""
+    """Change settings; of each topic or broker all changes are made, or none."""
     chosen = _resources(topics, brokers, all_brokers, groups)
     changes: list[tuple[Change, str, str | None]] = [(Change.DELETE, key, None) for key in deletes]
     for change, values, option in (

@@ -59,25 +59,30 @@ _PROPERTIES = {
 )
 @click.option(
     "--group",
-    help="Be a member of this consumer group: go on where it has stopped, and commit what was "
-    "shown.  --from start or end is then for partitions of which nothing is committed.",
+    help="Join this consumer group: continue at its committed offsets, and commit what was shown. "
+    " --from start or end then applies to partitions without a committed offset.",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from start.")
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
-@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end as it is now.")
-@click.option("-n", "--max-messages", type=click.IntRange(1), help="Stop after so many.")
+@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the current end of the log.")
+@click.option("-n", "--max-messages", type=click.IntRange(1), help="Stop after this many records.")
 @click.option(
     "--timeout",
     "--idle-timeout",
     type=click.IntRange(0),
     metavar="MS",
-    help="Stop when nothing came for so long.",
+    help="Stop after this long without a record.",
 )
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these."
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
-@click.option("--include", "--whitelist", metavar="REGEX", help="All topics of such names.")
-@click.option("--exclude", "--blacklist", metavar="REGEX", help="No topics of such names.")
+@click.option("--include", "--whitelist", metavar="REGEX", help="All topics whose names match.")
+@click.option("--exclude", "--blacklist", metavar="REGEX", help="No topics whose names match.")
 @click.option(
     "--format",
     "template",
@@ -86,23 +91,25 @@ _PROPERTIES = {
     "'{topic}-{partition}@{offset} {time} {key} {value} {headers}'.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--key-separator", metavar="SEP", help="Keys too, and SEP (default: a tab).")
+@click.option(
+    "--key-separator", metavar="SEP", help="Print keys too, followed by SEP (default: a tab)."
+)
 @click.option("--null", default="null", show_default=True, help="How null is shown.")
 @click.option(
     "--encoding",
     type=Choice(ENCODINGS, ENCODING_ALIASES),
     default="utf-8",
     show_default=True,
-    help="How keys and values become text; raw writes bytes as they are, utf8 and text are utf-8.",
+    help="How keys and values are shown; raw writes bytes as they are.",
 )
-@click.option("--skip-bad", is_flag=True, help="Skip what cannot be decoded or shown.")
+@click.option("--skip-bad", is_flag=True, help="Skip records that cannot be decoded or shown.")
 @click.option(
     "--retry",
     type=click.FloatRange(0),
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for a lost broker.",
+    help="How long to retry when a broker is lost.",
 )
 @click.option(
     "--property",
@@ -111,7 +118,7 @@ _PROPERTIES = {
     metavar="KEY=VALUE",
     help=f"One of {', '.join(_PROPERTIES)}; with --group any librdkafka setting.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not say how many at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
 @bootstrap_option
 def consume(
     topics: tuple[str, ...],

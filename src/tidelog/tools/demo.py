@@ -46,23 +46,29 @@ _NEXT_CLUSTER = (
 
 
 @click.command()
-@click.option("--events", default=5000, show_default=True, type=click.IntRange(1), help="How many.")
-@click.option("--seed", default=2011, show_default=True, help="Another seed, other events.")
-@click.option("--spark/--no-spark", default=None, help="Load them into a lake, too.")
-@click.option("--cluster", is_flag=True, help="Three brokers, and one of them is killed.")
-@click.option("--stay", is_flag=True, help="Keep what was started up until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print what happened as JSON.")
+@click.option(
+    "--events",
+    default=5000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The number of events.",
+)
+@click.option("--seed", default=2011, show_default=True, help="Seed of the random events.")
+@click.option("--spark/--no-spark", default=None, help="Load them into a lake as well.")
+@click.option("--cluster", is_flag=True, help="Run three brokers, and kill one of them.")
+@click.option("--stay", is_flag=True, help="Keep everything running until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def demo(
     events: int, seed: int, spark: bool | None, cluster: bool, stay: bool, as_json: bool
 ) -> None:
     """See a broker at work, in less than a minute on an idle machine.
 
-    It starts a broker on a free port with its data in a temporary folder, writes search
-    events with a real Kafka client, reads them back, and looks at what is on the disk.  Then
-    Spark loads them into a lake, proves that all of them are there, and counts them.
+    Starts a broker on a free port with its data in a temporary folder, writes search events with
+    a real Kafka client, reads them back, and shows what is on disk.  Then Spark loads them into
+    a lake, verifies that all of them are there, and counts them.
 
-    With --cluster it starts three brokers and ZooKeeper, kills the leader of a partition with
-    kill -9 while events are written, and proves that none was lost.
+    With --cluster three brokers and ZooKeeper are started, the leader of a partition is killed
+    (kill -9) while events are written, and the demo verifies that none was lost.
     """
     if spark is None:
         spark = demo_lake.can_load() and not cluster
@@ -119,7 +125,7 @@ def _one_broker(
 
 
 class Account:
-    """Tells a person what happens as it happens, or a program at the end."""
+    """Prints each step as it happens, or all results as JSON at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,7 +1,7 @@
 """``tidelog demo --cluster``: three brokers, of which one is killed while it leads.
 
-A producer writes all the while, idempotent and with acks=all.  In the end everything that it
-was told is written must be there, once and in order.
+An idempotent producer writes all the while with acks=all.  In the end everything that was
+acknowledged must be there, once and in order.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _kill_and_restart(
     say: Account, local: LocalCluster, cluster: Cluster, load: _Load, clock: Clock, events: int
 ) -> None:
     partition = 0
-    rows = _await(cluster, lambda rows: rows[partition].leader >= 0, "nobody leads")
+    rows = _await(cluster, lambda rows: rows[partition].leader >= 0, "there is no leader")
     victim = local.brokers[rows[partition].leader]
     begun = clock.monotonic()
     victim.kill()
@@ -107,7 +107,7 @@ def _kill_and_restart(
     rows = _await(
         cluster,
         lambda rows: rows[partition].leader not in (-1, victim.broker_id),
-        "nobody else leads",
+        "no other leader is elected",
     )
     leader = rows[partition].leader
     say(
@@ -140,7 +140,7 @@ def _await(
 
 
 class _Load:
-    """Writes events in a thread of its own, over and over, until it is told to stop."""
+    """Writes events in a thread of its own, over and over, until it is stopped."""
 
     def __init__(self, bootstrap: str, events: Iterable[dict[str, Any]], clock: Clock) -> None:
         self.acknowledged = 0

@@ -21,7 +21,7 @@ from tidelog.tools.output import complain_of, show_json
 @bootstrap_option
 @json_option
 def elect(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Make preferred leaders lead again, of these topics or of all.
+    """Elect the preferred leaders of these topics, or of all.
 
     The preferred leader is the first of the replicas that `topics describe` shows.
     """

@@ -71,14 +71,14 @@ _LIST: list[Column[Listed]] = [
     "states",
     multiple=True,
     type=click.Choice(STATES, case_sensitive=False),
-    help="Only groups in this state; may be given several times.",
+    help="Only groups in this state; repeatable.",
 )
 @click.option(
     "--type",
     "types",
     multiple=True,
     type=click.Choice(TYPES, case_sensitive=False),
-    help="Only groups whose members speak this protocol.",
+    help="Only groups of this protocol; repeatable.",
 )
 @bootstrap_option
 @json_option
@@ -133,7 +133,7 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> 
 @bootstrap_option
 @json_option
 def explain(name: str, bootstrap: str, as_json: bool) -> None:
-    """Say why GROUP rebalanced: who joined, left or died, when, and what came of it."""
+    """Show why GROUP rebalanced: which members joined, left or expired, and when."""
     with connect(bootstrap) as cluster:
         try:
             found = asking.explain_group(cluster, name)

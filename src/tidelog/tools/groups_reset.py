@@ -1,4 +1,4 @@
-"""``tidelog groups reset``: let a group go on from another offset."""
+"""``tidelog groups reset``: set the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Plan = list[dict[str, Any]]
     required=True,
     callback=offset_value,
     metavar="OFFSET",
-    help=f"{FORMS}.  Nothing is relative to what is committed.",
+    help=f"{FORMS}.  Not relative to the committed offsets.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
-    help="May be given several times.  Default: all that the group has read.",
+    help="A topic; repeatable (default: all with committed offsets).",
 )
 @click.option(
     "-p",
@@ -44,9 +44,11 @@ Plan = list[dict[str, Any]]
     "numbers",
     type=click.IntRange(0),
     multiple=True,
-    help="Only this partition of the one --topic; may be given several times.",
+    help="Only this partition of the one --topic; repeatable.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do it; without this the plan is shown, no more.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Apply the plan; without it the plan is only shown."
+)
 @bootstrap_option
 @json_option
 def reset(
@@ -58,9 +60,9 @@ def reset(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Let GROUP go on from another offset.
+    """Set the committed offsets of GROUP.
 
-    Shows the plan; --yes does it.  The consumers of the group must be stopped.
+    Shows a plan; --yes applies it.  The consumers of the group must be stopped.
 
     \b
         tidelog groups reset billing --to start

@@ -66,10 +66,12 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "--every",
     type=click.FloatRange(0, min_open=True),
     metavar="MINUTES",
-    help="Load again and again, until Ctrl-C.",
+    help="Load every so many minutes, until Ctrl-C.",
 )
 @click.option(
-    "--continuous", is_flag=True, help="Load what comes, as a streaming query, until Ctrl-C."
+    "--continuous",
+    is_flag=True,
+    help="Load new records as they come, with a streaming query, until Ctrl-C.",
 )
 @click.option(
     "--interval",
@@ -80,18 +82,19 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.option(
     "--by",
     metavar="EXPRESSIONS",
-    help="Folders: 'date(timestamp), hour(timestamp)', 'topic', 'upper(country) as land'.",
+    help="Partition columns: 'date(timestamp), hour(timestamp)', 'topic', "
+    "'upper(country) as land'.",
 )
 @click.option(
     "--value",
     type=click.Choice(("bytes", "text", "json", "csv")),
-    help="What values are; json and csv become columns.  Default: bytes.",
+    help="The format of values; json and csv become columns.  Default: bytes.",
 )
 @click.option("--schema", metavar="DDL", help="The columns of json or csv: 'user string, n int'.")
 @click.option(
-    "--separator", metavar="CHAR", help="Between the columns of csv; a comma if not said."
+    "--separator", metavar="CHAR", help="The separator of csv columns.  Default: a comma."
 )
-@click.option("--headers/--no-headers", default=None, help="Keep headers, in a column.")
+@click.option("--headers/--no-headers", default=None, help="Keep headers in a column.")
 @click.option(
     "--errors",
     type=click.Choice(("fail", "skip", "dead-letter")),
@@ -99,11 +102,11 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     show_default=True,
     help="What to do with records that do not decode.",
 )
-@click.option("--max-errors", type=click.IntRange(0), help="Load nothing if there are more.")
+@click.option("--max-errors", type=click.IntRange(0), help="Fail the load if there are more.")
 @click.option(
     "--dead-letters",
     metavar="TOPIC",
-    help="Send dead letters to a topic as well; without it they are only in DIR.",
+    help="Send dead letters to this topic as well as to DIR.",
 )
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files.")
 @click.option(
@@ -112,7 +115,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     show_default=True,
     callback=_size,
     metavar="SIZE",
-    help="How large files shall be.",
+    help="The target size of files.",
 )
 @click.option(
     "--compression",
@@ -125,24 +128,26 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     type=click.Choice(("fail", "skip")),
     default="fail",
     show_default=True,
-    help="When retention was faster than the loads.",
+    help="If retention has deleted records that were not loaded.",
 )
 @click.option(
     "--on-corrupt",
     type=click.Choice(("fail", "skip")),
     default="fail",
     show_default=True,
-    help="When a batch in the topic is damaged.",
+    help="If a batch in the topic is corrupt.",
 )
-@click.option("--wait", is_flag=True, help="If another load into DIR is at work, wait for it.")
+@click.option("--wait", is_flag=True, help="Wait for another load into DIR to finish.")
 @click.option("--master", help="Where Spark runs: local[4], spark://host:7077, yarn, ...")
-@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
+@click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."
+)
 @click.option(
     "--property",
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of the Kafka client, as isolation.level=read_committed.",
+    help="A Kafka client setting, such as isolation.level=read_committed; repeatable.",
 )
 @bootstrap_option
 @json_option
@@ -163,7 +168,7 @@ def load(
     """Load TOPICs into a folder of Parquet files, each record exactly once.
 
     A load begins where the last one into the same folder ended; without TOPIC it loads the
-    topics of the last ones.
+    same topics again.
 
     \b
         tidelog load searches --to /data/searches
@@ -176,7 +181,7 @@ def load(
     A topic that is called verify, history or dead-letters comes after --.
     """
     if continuous and every is not None:
-        raise click.UsageError("--every or --continuous, not both")
+        raise click.UsageError("give --every or --continuous, not both")
     if interval is not None and not continuous:
         raise click.UsageError("--interval is for --continuous; --every has minutes")
     need_spark()

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     "--bootstrap",
     envvar="TIDELOG_BOOTSTRAP",
     metavar="HOST:PORT,...",
-    help="Where the brokers are.  Default: where they were at the last load.",
+    help="Addresses of brokers.  Default: those of the last load.",
 )
 @json_option
 def verify(to: str, bootstrap: str | None, as_json: bool) -> None:
-    """Prove that offsets in are rows out, range by range, and say what is missing."""
+    """Prove that every offset became a row, range by range, and show what is missing."""
     need_spark()
     from tidelog.pipeline.lake import verify as verifying
 
@@ -82,7 +82,7 @@ def _show_verified(report: VerifyReport, to: str) -> None:
 @to_option
 @json_option
 def history(to: str, as_json: bool) -> None:
-    """List every load into DIR, and every merge and cleaning of its files."""
+    """List every load into DIR, and every compaction and clean-up of its files."""
     need_spark()
     from tidelog.pipeline.lake.verify import history as read_history
 
@@ -147,13 +147,18 @@ _SHOWN_VALUE = 60
 @click.command("dead-letters")
 @to_option
 @click.option(
-    "-n", "--rows", default=50, show_default=True, type=click.IntRange(1), help="Show so many."
+    "-n",
+    "--rows",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The number of rows to show.",
 )
 @json_option
 def dead_letters(to: str, rows: int, as_json: bool) -> None:
     """List the records that did not decode: where they are in their topic, and why.
 
-    With --json all of them, one on a line, whole: `jq -r .value` gives the values, and
+    --json prints all of them, one per line and in full: `jq -r .value` gives the values, and
     `tidelog produce --json` takes the lines as they are.
     """
     need_spark()

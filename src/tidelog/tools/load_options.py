@@ -7,7 +7,7 @@ import importlib.util
 import click
 
 to_option = click.option(
-    "--to", required=True, metavar="DIR", help="The folder that holds, or will hold, the files."
+    "--to", required=True, metavar="DIR", help="The folder of the files; it is created if needed."
 )
 
 

@@ -36,7 +36,7 @@ _SHOWN_PLACES = 3
 
 
 class Run:
-    """One command: what it has loaded so far, and how it tells."""
+    """One command: what it has loaded so far, and its output."""
 
     def __init__(self, line: Line, options: LoadOptions, as_json: bool) -> None:
         self.stop = threading.Event()
@@ -119,7 +119,7 @@ def _interruptible(work: Callable[[], None], stop: threading.Event) -> StopSigna
     return signals
 
 
-# -- what is told -------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------
 
 
 def show_progress(line: Line) -> Callable[[Progress], None]:

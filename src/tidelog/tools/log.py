@@ -25,15 +25,15 @@ _paths = click.argument(
 
 @click.group(cls=CommandGroup)
 def log() -> None:
-    """Dump and check log files on disk (read only; a broker may run)."""
+    """Dump and check log files on disk (read-only; the broker may be running)."""
 
 
 @log.command()
 @_paths
-@click.option("--records", is_flag=True, help="Also keys, values and headers of each record.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--records", is_flag=True, help="Include the keys, values and headers of records.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON.")
 def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
-    """Show what is in segments, indexes, snapshots and checkpoints.
+    """Show the contents of segments, indexes, snapshots and checkpoints.
 
     PATH is such a file, or the directory of a partition.
     """
@@ -63,7 +63,7 @@ def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
 
 @log.command()
 @_paths
-@click.option("--records", is_flag=True, help="Also decode every record (slower).")
+@click.option("--records", is_flag=True, help="Decode every record as well (slower).")
 @json_option
 def check(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
     """Check every batch, index, snapshot and checkpoint; exit code 1 if something is wrong.

@@ -85,7 +85,7 @@ def check_path(path: str, *, deep: bool = False) -> list[Report]:
 
 def check_partition(directory: str, data: DataDirectory, *, deep: bool = False) -> Report:
     """Check one partition; ``data`` is what its data directory says about it."""
-    others = _read_other_files(directory)  # first: a running broker may write them anew
+    others = _read_other_files(directory)  # first: a running broker may rewrite them
     report = SegmentCheck(directory, data, deep).run()
     key = partition_name(directory)
     report.start_offset = max(report.start_offset, data.offset(checkpoints.LOG_START, key) or 0)
@@ -137,7 +137,7 @@ def _check_file(path: str, content: bytes, end: int) -> list[Problem]:
                 return [Problem(path, problem, "it is removed", offset=offset)]
     except (ValueError, KeyError) as error:
         recovery = {
-            leader_epochs.NAME: "epochs start anew",
+            leader_epochs.NAME: "the broker begins with an empty list of epochs",
             "partition.metadata": "the topic's id is taken from the registry",
         }.get(name, "it is removed and rebuilt from the log")
         return [Problem(path, f"it cannot be read: {error}", recovery)]

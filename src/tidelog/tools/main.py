@@ -1,4 +1,4 @@
-"""``tidelog``: the table of commands, and how errors are told.
+"""``tidelog``: the table of commands, and how errors are shown.
 
 A command module is imported when its command runs, so that ``tidelog --help`` and
 ``tidelog up`` start at once.
@@ -31,7 +31,7 @@ COMMANDS = {
     "log": ("log", "Dump and check log files on disk."),
     "load": ("load", "Load topics into Parquet files, each record once."),
     "sql": ("sql", "Query topics with SQL."),
-    "demo": ("demo", "See a broker at work, in a few seconds."),
+    "demo": ("demo", "See a broker at work, in less than a minute."),
 }
 
 
@@ -74,7 +74,7 @@ def cli() -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run a command.  Whatever goes wrong is one sentence on standard error, exit code 1."""
+    """Run a command.  An error is one sentence on standard error, and exit code 1."""
     from tidelog.errors import ApiError, SettingError
     from tidelog.java import NotInstalled
     from tidelog.log.manager import DirectoryInUse, WrongCluster

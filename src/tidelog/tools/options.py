@@ -40,10 +40,10 @@ bootstrap_option = click.option(
     default=_nearest_brokers,
     show_default=f"the cluster in ./{CLUSTER}, or localhost:9092",
     metavar="HOST:PORT,...",
-    help="Where the brokers are; also $TIDELOG_BOOTSTRAP.",
+    help="Addresses of brokers; also $TIDELOG_BOOTSTRAP.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class Choice(click.Choice[str]):

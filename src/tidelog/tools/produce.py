@@ -26,7 +26,7 @@ from tidelog.tools.output import complain, note, show_json
 from tidelog.tools.pairs import pairs
 from tidelog.tools.record_json import Outgoing
 from tidelog.tools.stop_signal import StopSignal
-from tidelog.views.in_sync import why_not_made, why_not_written
+from tidelog.views.in_sync import why_not_created, why_not_written
 
 _HINTS = {
     "INVALID_RECORD": "; a compacted topic takes only records with a key (-k, --key-separator)",
@@ -52,37 +52,58 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 )
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("--key-separator", metavar="SEP", help=r"Lines are KEY SEP VALUE; \t is a tab.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On all.")
-@click.option("--headers-separator", metavar="SEP", help="Lines begin with a=1,b=2 SEP.")
-@click.option("--null", metavar="MARK", help="A key, value or header equal to MARK is null.")
-@click.option("--json", "as_json", is_flag=True, help="Lines (and the summary) are JSON.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="Default: by the key.")
-@click.option("--repartition", is_flag=True, help="Ignore the partitions of JSON lines.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every record; repeatable.",
+)
+@click.option(
+    "--headers-separator", metavar="SEP", help="Lines begin with headers, as a=1,b=2 SEP."
+)
+@click.option("--null", metavar="MARK", help="Keys, values and headers equal to MARK are null.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Lines are JSON objects, and so is the summary."
+)
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), help="The partition (default: chosen by the key)."
+)
+@click.option("--repartition", is_flag=True, help="Ignore the partitions in JSON lines.")
 @click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="The codec of batches.",
+    help="The compression of batches.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all", "-1"]),
     default="all",
     show_default=True,
-    help="Wait for nobody, the leader or all replicas in sync (then no record is written twice).",
+    help="Wait for no acknowledgement, the leader's, or that of all in-sync replicas (idempotent).",
 )
-@click.option("--batch-size", type=click.IntRange(1), help="Most records of a batch.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), help="The largest number of records in a batch."
+)
 @click.option(
     "--timeout",
     type=click.IntRange(0),
     metavar="MS",
-    help="Wait so long for more records before a batch is sent (linger.ms).",
+    help="How long a batch waits for more records (linger.ms).",
 )
-@click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="KEY=VALUE", help="Any librdkafka setting."
+    "--sync", is_flag=True, help="Wait for each record to be acknowledged before sending the next."
+)
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A librdkafka setting; repeatable.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No prompt and no summary.")
 @bootstrap_option
@@ -106,7 +127,7 @@ def produce(
     quiet: bool,
     bootstrap: str,
 ) -> None:
-    """Write records to TOPIC, one from each line.
+    """Write records to TOPIC, one per line of input.
 
     \b
         echo hello | tidelog produce greetings
@@ -197,22 +218,22 @@ def _separator(text: str | None, option: str) -> bytes | None:
 
 
 def _check_topic(bootstrap: str, topic: str, settings: dict[str, Any]) -> int | None:
-    """Reach a broker and see (or make) the topic; returns its number of partitions."""
+    """Reach a broker and find (or create) the topic; returns its number of partitions."""
     if _speaks_securely(settings):
-        return None  # our own client speaks plain text only; librdkafka will tell
+        return None  # our own client speaks plain text only; librdkafka reports errors itself
     seconds = _give_up_seconds(settings)
     with connect(bootstrap, patience=seconds) as cluster:
         problem, told_at = "", 0.0
         for _ in cluster.attempts():
             view = cluster.metadata([topic], create=True).topics[topic]
             check_topic(view)
-            before, problem = problem, why_not_made(cluster, topic) if view.error else ""
+            before, problem = problem, why_not_created(cluster, topic) if view.error else ""
             if not problem:
                 return len(view.partitions) or None
             now = SystemClock().monotonic()
             if problem != before or now - told_at >= _REMIND_SECONDS:
                 limit = "" if seconds == math.inf else f" (trying for {seconds:g} seconds)"
-                note(f"topic {topic!r} cannot be made: {problem}{limit}")
+                note(f"topic {topic!r} cannot be created: {problem}{limit}")
                 told_at = now
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was written to {topic!r}: {problem}")
 
@@ -364,7 +385,7 @@ class _Sender:
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self._failures[_words(error)] += 1
-            # One record too large is its own affair; a broker that is gone is everybody's.
+            # A record that is too large fails alone; without a broker all the others would fail.
             self.hopeless = (
                 self.hopeless or error.fatal() or error.code() == KafkaError._MSG_TIMED_OUT
             )

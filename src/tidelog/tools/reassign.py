@@ -26,18 +26,20 @@ from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import complain_of, note, show_json, show_table, size_text, warn
 from tidelog.tools.reassign_throttle import rates_in_force, remove_throttle, set_throttle
 
+_PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
-@click.option("--plan", "planning", is_flag=True, help="Print a plan for these topics, or all.")
-@click.option("--brokers", metavar="1,2,3", help="With --plan: use these; default all there are.")
-@click.option("--run", "to_run", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--verify", "to_verify", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--plan", "planning", is_flag=True, help="Print a plan for these topics, or for all.")
+@click.option("--brokers", metavar="1,2,3", help="With --plan: the brokers to use (default: all).")
+@click.option("--run", "to_run", type=_PLAN_FILE, help="Start the reassignments of a plan.")
+@click.option("--verify", "to_verify", type=_PLAN_FILE, help="Show how far they are.")
 @click.option(
     "--throttle",
     type=click.IntRange(1),
     metavar="BYTES",
-    help="With --run: how many bytes a second each broker may copy.",
+    help="With --run: the most bytes per second that each broker copies.",
 )
 @bootstrap_option
 @json_option
@@ -51,9 +53,9 @@ def reassign(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Move replicas: --plan prints moves, --run FILE begins them, --verify FILE follows them.
+    """Reassign replicas: --plan prints a plan, --run FILE starts it, --verify FILE checks it.
 
-    Use it after brokers were added, or with --brokers before some are taken away.
+    Use it after adding brokers, or with --brokers before removing some.
     """
     if sum((planning, to_run is not None, to_verify is not None)) != 1:
         raise click.UsageError("give one of --plan, --run FILE and --verify FILE")

@@ -57,12 +57,12 @@ def set_throttle(
 
 
 def _until_known(cluster: Cluster, broker: int, topic: str, values: Mapping[str, str]) -> None:
-    """Brokers hear of a change a moment later; by then much would be copied at full speed."""
+    """Wait until a broker has the settings: it would copy at full speed until then."""
     for _ in cluster.attempts():
         rows = admin.describe_configs(cluster, Resource.TOPIC, topic, seen_by=broker)
         if values.items() <= {row.name: row.value for row in rows}.items():
             return
-    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"broker {broker} does not hear of the throttle")
+    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"broker {broker} has not applied the throttle")
 
 
 def rates_in_force(cluster: Cluster, moves: Iterable[Key]) -> list[int]:

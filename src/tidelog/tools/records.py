@@ -33,14 +33,19 @@ def records() -> None:
 @records.command()
 @click.argument("topic")
 @click.option(
-    "-p", "--partition", "numbers", type=click.IntRange(0), multiple=True, help="Default: all."
+    "-p",
+    "--partition",
+    "numbers",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @click.option(
     "--before",
     required=True,
     callback=offset_value,
     metavar="OFFSET",
-    help=f"Delete what is before: {FORMS}.",
+    help=f"Delete records before: {FORMS}.",
 )
 @yes_option
 @bootstrap_option
@@ -53,7 +58,7 @@ def delete(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Delete the records of TOPIC before an offset, in all partitions or in some.
+    """Delete the records of TOPIC before an offset.
 
     \b
         tidelog records delete clicks --before end            all of them

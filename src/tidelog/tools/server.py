@@ -17,9 +17,15 @@ from tidelog.tools.serving import serve
     type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
     help="A server.properties file.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Wins over the file.")
-@click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
-@click.option("-v", "--verbose", is_flag=True, help="Say which client does what.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that overrides the file; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what clients do.")
 def server(
     config: pathlib.Path | None, settings: tuple[str, ...], as_json: bool, verbose: bool
 ) -> None:

@@ -25,7 +25,7 @@ def serve(settings: Settings, *, as_json: bool, verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )
-    logging.getLogger("asyncio").setLevel(logging.INFO)  # which selector it uses is no news
+    logging.getLogger("asyncio").setLevel(logging.INFO)  # which selector it uses does not matter
     asyncio.run(_serve(settings, as_json))
 
 
@@ -54,7 +54,7 @@ async def _serve(settings: Settings, as_json: bool) -> None:
 
 
 async def _started(broker: Broker, stop: asyncio.Event) -> bool:
-    """Start; False if we are told to stop meanwhile: it may wait for ZooKeeper, or a controller."""
+    """Start; False if a signal comes meanwhile: it may wait for ZooKeeper, or for a controller."""
     starting = asyncio.create_task(broker.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -56,7 +56,12 @@ def _sample(ctx: click.Context, param: click.Parameter, value: str) -> int | Non
 )
 @click.option("--until", callback=offset_value, metavar="OFFSET", help="Where to stop (exclusive).")
 @click.option(
-    "-n", "--rows", default=50, show_default=True, type=click.IntRange(1), help="Show so many."
+    "-n",
+    "--rows",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The number of rows to show.",
 )
 @click.option(
     "--sample",
@@ -64,20 +69,20 @@ def _sample(ctx: click.Context, param: click.Parameter, value: str) -> int | Non
     default="10000",
     show_default=True,
     metavar="N|all",
-    help="From how many records of a topic its columns are found out.",
+    help="How many records of a topic are read to find its columns.",
 )
 @click.option(
     "--schema",
     "schemas",
     multiple=True,
     metavar="[TOPIC=]DDL",
-    help="Name the columns instead: 'searches=user string, ms int'.",
+    help="Give the columns instead: 'searches=user string, ms int'.",
 )
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@click.option("--master", metavar="URL", help="A Spark cluster; default: this machine.")
+@click.option("--master", metavar="URL", help="A Spark cluster (default: this machine).")
 @click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's."
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."
 )
 @bootstrap_option
 def sql(
@@ -93,7 +98,7 @@ def sql(
     settings: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Run an SQL QUERY over topics; - reads it from standard input.
+    """Run an SQL QUERY over topics; - reads the query from standard input.
 
     Each topic is a table.  Its columns are the fields of JSON values, and _key, _value, _headers,
     _partition, _offset and _timestamp.
@@ -110,7 +115,7 @@ def sql(
     text = sys.stdin.read() if query == "-" else query
     named = _schemas(schemas)
     spark_settings = pairs(settings, "--conf")
-    # A wrong address and a wrong topic are told before Spark is started.
+    # A wrong address or topic is reported before Spark is started.
     with connect(bootstrap) as cluster, _failures():
         check(text, cluster.topic_names())
     # These take a second to import.

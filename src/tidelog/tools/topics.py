@@ -57,7 +57,7 @@ def list_topics(bootstrap: str, as_json: bool) -> None:
     """List the topics."""
     with connect(bootstrap) as cluster:
         found = views.list_topics(cluster)
-    show(found, _LIST, as_json, "no topics; make one with `tidelog topics create NAME`")
+    show(found, _LIST, as_json, "no topics; create one with `tidelog topics create NAME`")
 
 
 # -- create ---------------------------------------------------------------------
@@ -66,15 +66,21 @@ def list_topics(bootstrap: str, as_json: bool) -> None:
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--partitions", type=click.IntRange(1), help="Default: the broker's num.partitions.")
-@click.option("--replication-factor", type=click.IntRange(1), help="Default: the broker's.")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="A setting of the topic.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Default: the broker's default.replication.factor.",
+)
+@click.option(
+    "--config", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable."
+)
 @click.option(
     "--assignment",
     metavar="0:1,1:2",
     help="The brokers of each partition: commas between partitions, colons between replicas.",
 )
-@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
-@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
+@click.option("--validate-only", is_flag=True, help="Check only, change nothing.")
 @bootstrap_option
 @json_option
 def create(
@@ -187,11 +193,18 @@ def _parse_assignment(text: str) -> list[list[int]]:
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--partitions", type=click.IntRange(1), help="How many there shall be; only more.")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="The new number of partitions; it can only grow."
+)
 @click.option("--assignment", metavar="0:1,1:2", help="The brokers of the new partitions.")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
-@click.option("--delete-config", multiple=True, metavar="KEY", help="Back to the default.")
-@click.option("--validate-only", is_flag=True, help="Only say whether it would work.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable.")
+@click.option(
+    "--delete-config",
+    multiple=True,
+    metavar="KEY",
+    help="Reset a setting to its default; repeatable.",
+)
+@click.option("--validate-only", is_flag=True, help="Check only, change nothing.")
 @bootstrap_option
 @json_option
 def alter(
@@ -237,7 +250,7 @@ def alter(
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--if-exists", is_flag=True, help="A missing topic is no error.")
+@click.option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
 @yes_option
 @bootstrap_option
 @json_option

@@ -32,7 +32,7 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
                 click.echo()
             _show_topic(topic)
         if not found.topics and not found.error:
-            click.echo("no topics; make one with `tidelog topics create NAME`")
+            click.echo("no topics; create one with `tidelog topics create NAME`")
     for broker in found.silent:
         note(f"broker {broker} does not answer: offsets and sizes of what it leads are not known")
     unsure = [
@@ -96,7 +96,7 @@ def _size(part: PartitionDescription) -> str | None:
 
 
 def _extent(parts: list[PartitionDescription], counted: bool) -> str:
-    """How much there is, as far as it is known: partitions without a leader tell nothing."""
+    """How much there is, as far as it is known: not of partitions without a leader."""
     known = [part for part in parts if part.offsets is not None]
     silent = sum(part.is_silent for part in parts)
     if parts and not known:

@@ -10,27 +10,33 @@ from tidelog.tools.serving import serve
 
 
 @click.command()
-@click.option("--data", default="tidelog-data", show_default=True, help="Where the logs are kept.")
-@click.option("--host", default="", help="Listen on this address only; default every interface.")
+@click.option("--data", default="tidelog-data", show_default=True, help="The data directory.")
+@click.option("--host", default="", help="Listen on this address only (default: all interfaces).")
 @click.option(
-    "--port", default=9092, show_default=True, type=click.IntRange(0, 65535), help="0: a free port."
+    "--port",
+    default=9092,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 picks a free one.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any Kafka setting.")
-@click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
-@click.option("-v", "--verbose", is_flag=True, help="Say which client does what.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting; repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what clients do.")
 def up(
     data: str, host: str, port: int, settings: tuple[str, ...], as_json: bool, verbose: bool
 ) -> None:
     """Start a broker; any Kafka client can use it.
 
-    It keeps its data in --data and runs until Ctrl-C.  Settings carry Kafka's names, for
-    example --set num.partitions=3 --set log.retention.hours=24.
+    Runs until Ctrl-C.  Settings have Kafka's names, for example
+    --set num.partitions=3 --set log.retention.hours=24.
     """
     bracketed = f"[{host}]" if ":" in host else host
     values = {
         "log.dirs": data,
         "listeners": f"PLAINTEXT://{bracketed}:{port}",
-        "group.initial.rebalance.delay.ms": "0",  # who tries it out has one consumer
+        "group.initial.rebalance.delay.ms": "0",  # for trying things out with one consumer
         **pairs(settings),
     }
     serve(Settings.of(values), as_json=as_json, verbose=verbose)

@@ -14,21 +14,26 @@ from tidelog.tools.stop_signal import StopSignal
 
 
 @click.command()
-@click.option("--data", default="tidelog-zookeeper", show_default=True, help="Where it keeps data.")
+@click.option("--data", default="tidelog-zookeeper", show_default=True, help="The data directory.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65500))
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: every interface.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; 0.0.0.0 for all interfaces.",
+)
 @click.option(
     "--ensemble",
     "three",
     is_flag=True,
-    help="Three servers, on --port and the next two; they talk on --port + 10 to + 22.",
+    help="Run three servers, on --port and the next two (and on --port + 10 to + 22 internally).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say that it is ready as one JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
 def zookeeper(data: str, port: int, host: str, three: bool, as_json: bool) -> None:
     """Start a real ZooKeeper server, from the jars that come with PySpark.
 
     Brokers find it with zookeeper.connect=localhost:2181.  With --ensemble three servers run on
-    this machine: any one of them may be killed, to see that brokers do not mind.
+    this machine, and any one of them may be killed without harm.
     """
     if three and host != "127.0.0.1":
         raise SettingError("--ensemble is for one machine: leave --host out")

@@ -1,5 +1,5 @@
-"""Who is in sync; and why a topic takes no records: too few are, or it has no leader, or it cannot
-be made."""
+"""Which replicas are in sync; and why a topic takes no records: too few are in sync, it has no
+leader, or it cannot be created."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def newcomers(
     """Replicas that are being copied, by partition: they are not in sync yet, and need not be."""
     missing = [set(part.replicas) - set(part.isr) for topic in topics for part in topic.partitions]
     if not any(broker in brokers for behind in missing for broker in behind):
-        return {}  # they are all down, and the controller need not be asked, who may be so too
+        return {}  # they are all down: no need to ask the controller, which may be down as well
     try:
         moves = admin.reassignments(cluster)
     except ApiError:
@@ -38,10 +38,12 @@ def _minimum(cluster: Cluster, topic: str) -> int | None:
     return int(values[0]) if values and values[0] else None
 
 
-def why_not_made(cluster: Cluster, topic: str) -> str:
-    """Why the brokers make no topic of this name, if they cannot decide anything now."""
+def why_not_created(cluster: Cluster, topic: str) -> str:
+    """Why a topic of this name cannot be created now, if the controller is missing."""
     request = admin.create_request([NewTopic(topic)], validate_only=True)
-    (row,) = cluster.ask(request, CreateTopicsResponse).topics  # any broker: maybe none governs
+    (row,) = cluster.ask(
+        request, CreateTopicsResponse
+    ).topics  # any broker: there may be no controller
     if row.error_code != ErrorCode.REQUEST_TIMED_OUT:
         return ""
     return row.error_message or error_of(row.error_code).message
