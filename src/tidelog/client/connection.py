@@ -13,7 +13,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.errors import ApiError, ErrorCode
@@ -119,12 +118,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- asking -----------------------------------------------------------------

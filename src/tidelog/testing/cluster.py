@@ -16,7 +16,6 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tidelog.keeper.zookeeper_server import ZooKeeperServer
@@ -128,10 +127,5 @@ class LocalCluster:
             self.stop()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tidelog.testing.process import BrokerProcess
@@ -47,12 +46,7 @@ class LocalBroker(BrokerProcess):
     def __enter__(self) -> LocalBroker:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process is not None:
             if self._temporary:
                 self.kill()  # nothing is kept, so nothing need be flushed

@@ -26,7 +26,6 @@ Formatter = Callable[[TopicPartition, Record], bytes]
 
 ENCODINGS = ("utf-8", "raw", "hex", "base64")
 ENCODING_ALIASES = {"utf8": "utf-8", "text": "utf-8"}
-FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 
 # What --format may name; SEP is the --key-separator.
 NAMED = {
@@ -53,9 +52,9 @@ def formatter(template: str, separator: str, encoding: str, null: str) -> Format
     elif "{" not in template:
         names = ", ".join([*NAMED, "json"])
         raise ValueError(f"{template!r} is not a format; use {names}, or a template with {{value}}")
-    fields = _Fields(encoding, null)
+    fields = _field_formatters(encoding, null)
     if template == "{value}":
-        return fields.value  # the usual case, and the fastest
+        return fields["value"]  # the usual case, and the fastest
     parts: list[bytes | Formatter] = []
     try:
         pieces = list(string.Formatter().parse(unescape(template)))
@@ -66,9 +65,9 @@ def formatter(template: str, separator: str, encoding: str, null: str) -> Format
             parts.append(literal.encode())
         if name is None:
             continue
-        if name not in FIELDS or conversion:
-            raise ValueError(f"{{{name}}} is no part of a record; use {', '.join(FIELDS)}")
-        getter: Formatter = getattr(fields, name)
+        if name not in fields or conversion:
+            raise ValueError(f"{{{name}}} is no part of a record; use {', '.join(fields)}")
+        getter = fields[name]
         parts.append(_with_spec(getter, name, spec) if spec else getter)
     return _joined(parts)
 
@@ -97,18 +96,13 @@ def _with_spec(getter: Formatter, name: str, spec: str) -> Formatter:
     return write
 
 
-class _Fields:
-    """One method for each field of a template."""
+def _field_formatters(encoding: str, null: str) -> dict[str, Formatter]:
+    """What each field of a template becomes."""
 
-    def __init__(self, encoding: str, null: str) -> None:
-        self._encoding = encoding
-        self._null = null.encode()
-        self._topics: dict[str, bytes] = {}
-
-    def _content(self, content: Content, what: str) -> bytes:
+    def text(content: Content, what: str) -> bytes:
         if content is None:
-            return self._null
-        if self._encoding == "utf-8":
+            return null_text
+        if encoding == "utf-8":
             try:
                 content.decode()
             except UnicodeDecodeError:
@@ -116,36 +110,27 @@ class _Fields:
                     f"the {what} is not UTF-8 text: use --encoding hex, base64 or raw, or --json"
                 ) from None
             return content
-        if self._encoding == "raw":
+        if encoding == "raw":
             return content
-        return content.hex().encode() if self._encoding == "hex" else base64.b64encode(content)
+        return content.hex().encode() if encoding == "hex" else base64.b64encode(content)
 
-    def topic(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return row.topic.encode()
-
-    def partition(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return b"%d" % row.partition
-
-    def offset(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return b"%d" % record.offset
-
-    def timestamp(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return b"%d" % record.timestamp
-
-    def time(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return time_text(record.timestamp).encode()
-
-    def key(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return self._content(record.key, "key")
-
-    def value(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
-        return self._content(record.value, "value")
-
-    def headers(self, row: TopicPartition, record: Record) -> bytes:  # noqa: ARG002
+    def headers(record: Record) -> bytes:
         return b",".join(
-            name.encode() + b"=" + self._content(content, f"header {name!r}")
+            name.encode() + b"=" + text(content, f"header {name!r}")
             for name, content in record.headers
         )
+
+    null_text = null.encode()
+    return {
+        "topic": lambda partition, _: partition.topic.encode(),
+        "partition": lambda partition, _: b"%d" % partition.partition,
+        "offset": lambda _, record: b"%d" % record.offset,
+        "timestamp": lambda _, record: b"%d" % record.timestamp,
+        "time": lambda _, record: time_text(record.timestamp).encode(),
+        "key": lambda _, record: text(record.key, "key"),
+        "value": lambda _, record: text(record.value, "value"),
+        "headers": lambda _, record: headers(record),
+    }
 
 
 def _json_formatter(encoding: str) -> Formatter:

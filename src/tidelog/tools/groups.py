@@ -7,7 +7,6 @@ error; keys are always all there.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import click
@@ -21,13 +20,13 @@ from tidelog.tools.groups_reset import reset
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import (
     Column,
-    complain,
     printable,
     say,
     short_id,
     short_time,
     show,
     show_json,
+    show_results,
     show_rows,
 )
 from tidelog.views.groups import GroupEvent, GroupHistory, group_history
@@ -109,23 +108,20 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> 
     with connect(bootstrap) as cluster:
         confirm(f"Delete {printable(', '.join(wanted))} with all offsets?", yes)
         results = asking.delete_groups(cluster, wanted)
-    if as_json:
-        show_json(
-            [
-                {
-                    "group": name,
-                    "deleted": error is None,
-                    "error": None if error is None else error.message,
-                }
-                for name, error in results.items()
-            ]
-        )
-    for name, error in results.items():
-        if error is not None:
-            complain(error.message)
-        elif not as_json:
-            click.echo(f"{printable(name)} deleted")
-    sys.exit(1 if any(results.values()) else 0)
+    report = [
+        Deleted(name, error is None, error.message if error else None)
+        for name, error in results.items()
+    ]
+    show_results(report, as_json, lambda row: f"{printable(row.group)} deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What became of a group to delete."""
+
+    group: str
+    deleted: bool
+    error: str | None
 
 
 @groups.command()

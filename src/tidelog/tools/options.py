@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import CannotConnect
-from tidelog.client.offsets import OffsetError, Position, Range, parse, parse_position
+from tidelog.client.offsets import OffsetError, parse, parse_position
 from tidelog.errors import SettingError
 
 CLUSTER = Path("tidelog-cluster")  # where `tidelog cluster` keeps one, if nothing is said
@@ -98,19 +98,20 @@ def unescape(text: str) -> str:
     return result
 
 
-def offset_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Position | None:
-    """Callback for an option that takes one place in a log (see client/offsets.py)."""
-    try:
-        return None if value is None else parse_position(value)
-    except OffsetError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+Value = TypeVar("Value")
 
 
-def offset_or_range_value(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> Position | Range | None:
-    """Callback for an option that takes one place in a log, or a range ``a:b``."""
-    try:
-        return None if value is None else parse(value)
-    except OffsetError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+def _parsed(parse: Callable[[str], Value]) -> Callable[[Any, Any, str | None], Value | None]:
+    """A callback for an option whose value is in the language of client/offsets.py."""
+
+    def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> Value | None:
+        try:
+            return None if text is None else parse(text)
+        except OffsetError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+offset_value = _parsed(parse_position)  # an offset
+offset_or_range_value = _parsed(parse)  # or a range ``a:b``

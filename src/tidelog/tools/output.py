@@ -20,7 +20,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import click
 
@@ -55,6 +55,28 @@ def show(rows: Sequence[T], columns: Sequence[Column[T]], as_json: bool, empty: 
         show_rows(rows, columns)
     else:
         click.echo(empty)
+
+
+class Result(Protocol):
+    """What became of one thing that a command was given; ``error`` is None, or a sentence."""
+
+    @property
+    def error(self) -> str | None: ...
+
+
+R = TypeVar("R", bound=Result)
+
+
+def show_results(results: Sequence[R], as_json: bool, text: Callable[[R], str]) -> NoReturn:
+    """What became of each; ends the command, with exit code 1 if one has failed."""
+    if as_json:
+        show_json(results)
+    for result in results:
+        if result.error is not None:
+            complain(result.error)
+        elif not as_json:
+            click.echo(text(result))
+    sys.exit(1 if any(result.error for result in results) else 0)
 
 
 def show_json(value: Any) -> None:

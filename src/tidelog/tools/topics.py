@@ -6,10 +6,7 @@ first and whose keys are always all there; ``error`` is null or a sentence.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
 
 import click
 
@@ -23,7 +20,7 @@ from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
-from tidelog.tools.output import Column, complain, show, show_json, warn
+from tidelog.tools.output import Column, show, show_results, warn
 from tidelog.tools.pairs import pairs
 from tidelog.tools.reassign import reassign
 from tidelog.tools.topics_describe import describe
@@ -123,7 +120,7 @@ def create(
         else:
             report.append(Created(name, error=result.message))
     verb = "could be created" if validate_only else "created"
-    _finish(report, as_json, lambda row: row.text(verb))
+    show_results(report, as_json, lambda row: row.text(verb))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +156,6 @@ class Deleted:
     name: str
     deleted: bool
     error: str | None = None
-
-
-R = TypeVar("R", Created, Altered, Deleted)
-
-
-def _finish(report: list[R], as_json: bool, text: Callable[[R], str]) -> NoReturn:
-    """Show what became of each topic; exit code 1 if one has failed."""
-    if as_json:
-        show_json(report)
-    for row in report:
-        if row.error is not None:
-            complain(row.error)
-        elif not as_json:
-            click.echo(text(row))
-    sys.exit(1 if any(row.error for row in report) else 0)
 
 
 def _parse_assignment(text: str) -> list[list[int]]:
@@ -245,7 +227,7 @@ def alter(
             except ApiError as error:
                 report.append(Altered(name, False, error.message))
     verb = "could be altered" if validate_only else "altered"
-    _finish(report, as_json, lambda row: f"{row.name} {verb}")
+    show_results(report, as_json, lambda row: f"{row.name} {verb}")
 
 
 @topics.command()
@@ -276,7 +258,7 @@ def delete(
         gone = error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         refused = error is not None and not (gone and if_exists)
         report.append(Deleted(name, error is None, error.message if error and refused else None))
-    _finish(
+    show_results(
         report,
         as_json,
         lambda row: f"{row.name} deleted" if row.deleted else f"there is no topic {row.name}",
