@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from interop.recording import served
 
 from tidelog.testing import LocalBroker
@@ -20,6 +21,10 @@ pytest_plugins = ["support.directories", "support.mounting", "support.zookeeper"
 pytest.register_assert_rewrite(
     "support.compaction_model", "support.log_damage", "support.log_model", "support.log"
 )
+
+# On a busy machine one example, or making examples up, may take long: that is no failure.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that:
 # commands that tests interrupt would never hear of it.

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from support.record_reader import read_records
 from support.waiting import until
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
-from tidelog.client.fetcher import Fetched, Fetcher, read_records, records_of
+from tidelog.client.fetcher import Fetched, Fetcher, records_of
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode

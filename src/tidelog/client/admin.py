@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.connection import CannotConnect
@@ -144,9 +144,8 @@ def create_topics(
         lambda r: [row.error_code for row in r.topics],
     )
     return {
-        row.name: error_of(row.error_code, row.error_message, f"topic {row.name!r}")
-        if row.error_code
-        else (row.num_partitions, row.replication_factor)
+        row.name: _failure(row, f"topic {row.name!r}")
+        or (row.num_partitions, row.replication_factor)
         for row in response.topics
     }
 
@@ -167,12 +166,7 @@ def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, ApiError 
         DeleteTopicsResponse,
         lambda r: [row.error_code for row in r.responses],
     )
-    return {
-        row.name or "": error_of(row.error_code, row.error_message, f"topic {row.name!r}")
-        if row.error_code
-        else None
-        for row in response.responses
-    }
+    return {row.name or "": _failure(row, f"topic {row.name!r}") for row in response.responses}
 
 
 def grow_request(
@@ -207,9 +201,7 @@ def grow_topic(
         CreatePartitionsResponse,
         lambda r: [row.error_code for row in r.results],
     )
-    for row in response.results:
-        if row.error_code:
-            raise error_of(row.error_code, row.error_message, f"topic {name!r}")
+    _check(*response.results, subject=f"topic {name!r}")
 
 
 def reassign(
@@ -227,12 +219,9 @@ def reassign(
         AlterPartitionReassignmentsResponse,
         lambda r: [r.error_code],
     )
-    if response.error_code:
-        raise error_of(response.error_code, response.error_message)
+    _check(response)
     return {
-        (topic.name, row.partition_index): error_of(row.error_code, row.error_message)
-        if row.error_code
-        else None
+        (topic.name, row.partition_index): _failure(row)
         for topic in response.responses
         for row in topic.partitions
     }
@@ -259,8 +248,7 @@ def reassignments(cluster: Cluster) -> dict[tuple[str, int], Move]:
         ListPartitionReassignmentsResponse,
         lambda r: [r.error_code],
     )
-    if response.error_code:
-        raise error_of(response.error_code, response.error_message)
+    _check(response)
     return {
         (topic.name, row.partition_index): Move(
             tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
@@ -288,12 +276,29 @@ def elect_leaders(
     if response.error_code:
         raise error_of(response.error_code, None)
     return {
-        (topic.topic, row.partition_id): error_of(row.error_code, row.error_message)
-        if row.error_code
-        else None
+        (topic.topic, row.partition_id): _failure(row)
         for topic in response.replica_election_results
         for row in topic.partition_result
     }
+
+
+class _Answer(Protocol):
+    """A message, or a part of one, that reports an error."""
+
+    error_code: int
+    error_message: str | None
+
+
+def _failure(answer: _Answer, subject: str = "") -> ApiError | None:
+    if not answer.error_code:
+        return None
+    return error_of(answer.error_code, answer.error_message, subject)
+
+
+def _check(*answers: _Answer, subject: str = "") -> None:
+    for answer in answers:
+        if (error := _failure(answer, subject)) is not None:
+            raise error
 
 
 def _ask_controller(
@@ -330,8 +335,7 @@ def describe_configs(
     request = _describe_request(kind, [name], documentation)
     asked = _owner(kind, name) if seen_by is None else seen_by
     (result,) = cluster.ask(request, DescribeConfigsResponse, broker=asked).results
-    if result.error_code:
-        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+    _check(result, subject=_subject(kind, name))
     return _entries(result)
 
 
@@ -342,9 +346,7 @@ def topic_configs(cluster: Cluster, names: Iterable[str]) -> dict[str, list[Conf
         request = _describe_request(Resource.TOPIC, some)
         for result in cluster.ask(request, DescribeConfigsResponse).results:
             name = result.resource_name
-            if result.error_code:
-                subject = _subject(Resource.TOPIC, name)
-                raise error_of(result.error_code, result.error_message, subject)
+            _check(result, subject=_subject(Resource.TOPIC, name))
             found[name] = _entries(result)
     return found
 
@@ -395,8 +397,7 @@ def alter_configs(
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
     response = cluster.ask(request, IncrementalAlterConfigsResponse, broker=_owner(kind, name))
     (result,) = response.responses
-    if result.error_code:
-        raise error_of(result.error_code, result.error_message, _subject(kind, name))
+    _check(result, subject=_subject(kind, name))
 
 
 def _owner(kind: Resource, name: str) -> int | None:

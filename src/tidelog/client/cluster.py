@@ -176,13 +176,13 @@ class Cluster:
             found = self._connections[host, port] = self._new_connection(host, port)
         return found
 
-    def _new_connection(self, host: str, port: int) -> Connection:
+    def _new_connection(self, host: str, port: int, timeout: float | None = None) -> Connection:
         return Connection(
             host,
             port,
             client_id=self._client_id,
             connect_timeout=self._connect_timeout,
-            timeout=self._timeout,
+            timeout=timeout or self._timeout,
         )
 
     def any_connection(self) -> Connection:
@@ -222,13 +222,8 @@ class Cluster:
             if broker is None:
                 return True
             try:
-                Connection(
-                    broker.host,
-                    broker.port,
-                    client_id=self._client_id,
-                    connect_timeout=self._connect_timeout,
-                    timeout=self._connect_timeout,  # who is there answers this as fast
-                ).close()
+                # A broker that is up sends its first answer as fast as it accepts.
+                self._new_connection(broker.host, broker.port, self._connect_timeout).close()
             except BrokerUnreachable:
                 return True
             return False

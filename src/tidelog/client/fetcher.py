@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, TopicView, error_of
-from tidelog.client.connection import BrokerUnreachable, Connection
-from tidelog.client.offsets import Extent
+from tidelog.client.connection import Connection
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.topic_partition import TopicPartition
@@ -261,30 +260,6 @@ def records_of(batch: memoryview) -> Iterator[Record]:
     if read_header(batch).attributes & CONTROL:
         return iter(())
     return decode_batch(batch)
-
-
-def read_records(
-    cluster: Cluster, partition: TopicPartition, offsets: Extent, *, timeout: float = 30.0
-) -> Iterator[Record]:
-    """The records of one partition in a range that is there already."""
-    fetcher = Fetcher(cluster)
-    fetcher.assign(partition, offsets.start)
-    clock = SystemClock()
-    last_answer = clock.monotonic()
-    try:
-        while fetcher.positions[partition] < offsets.end:
-            for part in fetcher.poll(timeout):
-                last_answer = clock.monotonic()
-                if part.error:
-                    raise error_of(part.error, None, f"{partition}@{part.offset}")
-                for batch in part.batches:
-                    for record in records_of(batch):
-                        if part.offset <= record.offset < offsets.end:
-                            yield record
-            if clock.monotonic() - last_answer > timeout:
-                raise BrokerUnreachable(f"{partition}: nothing came in {timeout:g} seconds")
-    finally:
-        fetcher.close()
 
 
 def _readable(connections: Iterable[Connection], timeout: float) -> set[int]:

@@ -137,14 +137,6 @@ def parse_position(text: str) -> Position:
     return position
 
 
-def parse_range(text: str) -> Range:
-    """``a:b``, where either side may be missing."""
-    found = parse(text)
-    if isinstance(found, Position):
-        raise OffsetError(f"{text!r} is not a range; write FROM:UNTIL, for example start:{text}")
-    return found
-
-
 def parse(text: str) -> Position | Range:
     """One place, or a range if there is a colon between two."""
     rest = text.strip()

@@ -17,7 +17,7 @@ from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
 from tidelog.tools.output import Column, note, show_json, show_rows, size_text
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.views.cluster import BrokerSummary, describe_cluster
 
 PORTS = click.IntRange(1, 65_500)  # room for those that follow
@@ -51,20 +51,14 @@ def cluster() -> None:
     "--port", type=PORTS, help="The port of the first broker (default: 9092); the others follow."
 )
 @click.option("--zookeeper-port", type=PORTS, help="The port of ZooKeeper (default: 2181).")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A setting of every broker; repeatable.",
-)
+@pairs_option("--set", "settings", help="A setting of every broker; repeatable.")
 @json_option
 def up(
     brokers: int | None,
     data: Path,
     port: int | None,
     zookeeper_port: int | None,
-    settings: tuple[str, ...],
+    settings: dict[str, str],
     as_json: bool,
 ) -> None:
     """Start a cluster, or those of its processes that are down.
@@ -72,7 +66,7 @@ def up(
     If the folder has a cluster already, its brokers start again with their data; with a larger
     --brokers new ones join them.
     """
-    wanted = brokers or 3, port or 9092, zookeeper_port or 2181, pairs(settings)
+    wanted = brokers or 3, port or 9092, zookeeper_port or 2181, settings
     if ClusterFolder.load(data) is None:
         ClusterFolder.check(*wanted)
         data.mkdir(parents=True, exist_ok=True)  # the lock is in it

@@ -12,7 +12,7 @@ from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import show_json, show_table
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 
 _topic_option = click.option(
     "--topic", "topics", multiple=True, metavar="NAME", help="A topic; repeatable."
@@ -133,14 +133,12 @@ def _show(title: str, entries: list[ConfigEntry], docs: bool, show_all: bool) ->
 @_broker_option
 @_all_brokers_option
 @_group_option
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
+@pairs_option("--set", "sets", help="Set a setting.")
 @click.option(
     "--delete", "deletes", multiple=True, metavar="KEY", help="Reset a setting to its default."
 )
-@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Append to a list.")
-@click.option(
-    "--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Remove from a list."
-)
+@pairs_option("--append", "appends", help="Append to a list.")
+@pairs_option("--subtract", "subtracts", help="Remove from a list.")
 @click.option("--validate-only", is_flag=True, help="Check only, change nothing.")
 @bootstrap_option
 @json_option
@@ -149,10 +147,10 @@ def alter(
     brokers: tuple[int, ...],
     all_brokers: bool,
     groups: tuple[str, ...],
-    sets: tuple[str, ...],
+    sets: dict[str, str],
     deletes: tuple[str, ...],
-    appends: tuple[str, ...],
-    subtracts: tuple[str, ...],
+    appends: dict[str, str],
+    subtracts: dict[str, str],
     validate_only: bool,
     bootstrap: str,
     as_json: bool,
@@ -160,12 +158,9 @@ def alter(
     """Change settings; of each topic or broker all changes are made, or none."""
     chosen = _resources(topics, brokers, all_brokers, groups)
     changes: list[tuple[Change, str, str | None]] = [(Change.DELETE, key, None) for key in deletes]
-    for change, values, option in (
-        (Change.SET, sets, "--set"),
-        (Change.APPEND, appends, "--append"),
-        (Change.SUBTRACT, subtracts, "--subtract"),
-    ):
-        changes += [(change, key, value) for key, value in pairs(values, option).items()]
+    changes += [(Change.SET, key, value) for key, value in sets.items()]
+    changes += [(Change.APPEND, key, value) for key, value in appends.items()]
+    changes += [(Change.SUBTRACT, key, value) for key, value in subtracts.items()]
     if not changes:
         raise click.UsageError("say what to change: --set, --delete, --append or --subtract")
     with connect(bootstrap) as cluster:

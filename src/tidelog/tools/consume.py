@@ -31,7 +31,7 @@ from tidelog.tools.options import (
     unescape,
 )
 from tidelog.tools.output import note
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.reading import Reader, Source
 from tidelog.topic_partition import TopicPartition
 
@@ -111,11 +111,9 @@ _PROPERTIES = {
     metavar="SECONDS",
     help="How long to retry when a broker is lost.",
 )
-@click.option(
+@pairs_option(
     "--property",
     "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
     help=f"One of {', '.join(_PROPERTIES)}; with --group any librdkafka setting.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
@@ -139,7 +137,7 @@ def consume(
     encoding: str,
     skip_bad: bool,
     retry: float,
-    properties: tuple[str, ...],
+    properties: dict[str, str],
     quiet: bool,
     bootstrap: str,
 ) -> None:
@@ -173,8 +171,7 @@ def consume(
             "end: the group knows where it is (`tidelog groups reset` moves it)"
         )
     chooser = _Chooser(topics, include, exclude)
-    options = pairs(properties, "--property")
-    fetch_options = _fetch_options(options) if group is None else {}
+    fetch_options = _fetch_options(properties) if group is None else {}
     with connect(bootstrap) as cluster:
         source: Source
         if group is not None:
@@ -183,7 +180,7 @@ def consume(
                 "client.id": "tidelog-consume",
                 "group.id": group,
                 "auto.offset.reset": "earliest" if first == START else "latest",
-                **options,
+                **properties,
             }
             source = _member(cluster, settings, topics, at_end)
         else:

@@ -18,7 +18,7 @@ from tidelog.tools.load_look import dead_letters, history, verify
 from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import advice, bootstrap_option, json_option, offset_value
 from tidelog.tools.output import note
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 
 
 class _Load(click.Command):
@@ -104,9 +104,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option("--max-errors", type=click.IntRange(0), help="Fail the load if there are more.")
 @click.option(
-    "--dead-letters",
-    metavar="TOPIC",
-    help="Send dead letters to this topic as well as to DIR.",
+    "--dead-letters", metavar="TOPIC", help="Send dead letters to this topic as well as to DIR."
 )
 @click.option("--compact/--no-compact", default=True, show_default=True, help="Merge small files.")
 @click.option(
@@ -139,15 +137,9 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option("--wait", is_flag=True, help="Wait for another load into DIR to finish.")
 @click.option("--master", help="Where Spark runs: local[4], spark://host:7077, yarn, ...")
-@click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."
-)
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A Kafka client setting, such as isolation.level=read_committed; repeatable.",
+@pairs_option("--conf", "settings", help="A Spark setting; repeatable.")
+@pairs_option(
+    "--property", "properties", help="A Kafka client setting, as isolation.level=...; repeatable."
 )
 @bootstrap_option
 @json_option
@@ -159,8 +151,8 @@ def load(
     interval: float | None,
     wait: bool,
     master: str | None,
-    settings: tuple[str, ...],
-    properties: tuple[str, ...],
+    settings: dict[str, str],
+    properties: dict[str, str],
     bootstrap: str,
     as_json: bool,
     **options: Any,
@@ -192,9 +184,8 @@ def load(
     from tidelog.pipeline.progress import Line
     from tidelog.tools.load_run import Run, show_progress
 
-    kafka = {"bootstrap.servers": bootstrap, **pairs(properties, "--property")}
+    kafka = {"bootstrap.servers": bootstrap, **properties}
     wanted = LoadOptions(topics, to, kafka, **options)
-    spark_settings = pairs(settings, "--conf")
     line = Line(enabled=not as_json)
 
     def spark() -> Any:
@@ -202,7 +193,7 @@ def load(
 
         line.show("starting Spark")
         try:
-            return session("tidelog load", master=master, settings=spark_settings)
+            return session("tidelog load", master=master, settings=settings)
         except (ValueError, RuntimeError) as error:
             raise LakeError(str(error)) from error
 

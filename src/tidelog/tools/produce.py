@@ -23,7 +23,7 @@ from tidelog.tools.librdkafka import silent_logger
 from tidelog.tools.lines import LineFormat
 from tidelog.tools.options import bootstrap_option, connect, unescape
 from tidelog.tools.output import complain, note, show_json
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.record_json import Outgoing
 from tidelog.tools.stop_signal import StopSignal
 from tidelog.views.in_sync import why_not_created, why_not_written
@@ -52,13 +52,8 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 )
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("--key-separator", metavar="SEP", help=r"Lines are KEY SEP VALUE; \t is a tab.")
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of every record; repeatable.",
+@pairs_option(
+    "-H", "--header", "headers", help="A header of every record; repeatable.", metavar="NAME=VALUE"
 )
 @click.option(
     "--headers-separator", metavar="SEP", help="Lines begin with headers, as a=1,b=2 SEP."
@@ -98,13 +93,7 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 @click.option(
     "--sync", is_flag=True, help="Wait for each record to be acknowledged before sending the next."
 )
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A librdkafka setting; repeatable.",
-)
+@pairs_option("--property", "properties", help="A librdkafka setting; repeatable.")
 @click.option("-q", "--quiet", is_flag=True, help="No prompt and no summary.")
 @bootstrap_option
 def produce(
@@ -112,7 +101,7 @@ def produce(
     source: IO[bytes],
     key: str | None,
     key_separator: str | None,
-    headers: tuple[str, ...],
+    headers: dict[str, str],
     headers_separator: str | None,
     null: str | None,
     as_json: bool,
@@ -123,7 +112,7 @@ def produce(
     batch_size: int | None,
     timeout: int | None,
     sync: bool,
-    properties: tuple[str, ...],
+    properties: dict[str, str],
     quiet: bool,
     bootstrap: str,
 ) -> None:
@@ -134,7 +123,7 @@ def produce(
         tidelog produce clicks --key-separator : --file clicks.txt -z lz4
         tidelog consume clicks --json --exit | tidelog produce copy --json --repartition
     """
-    fixed = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
+    fixed = tuple((name, value.encode()) for name, value in headers.items())
     lines = LineFormat(
         key=None if key is None else key.encode(),
         key_separator=_separator(key_separator, "--key-separator"),
@@ -162,7 +151,7 @@ def produce(
         settings["message.timeout.ms"] = max(_GIVE_UP_MS, 2 * timeout)
     if batch_size is not None:
         settings["batch.num.messages"] = batch_size
-    settings.update(pairs(properties, "--property"))
+    settings.update(properties)
     interactive = source.isatty() and not quiet
     sender = _Sender(topic, settings, sync)
     partitions = _check_topic(bootstrap, topic, settings)

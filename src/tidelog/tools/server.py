@@ -7,7 +7,7 @@ import pathlib
 import click
 
 from tidelog.settings import Settings, read_properties
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.serving import serve
 
 
@@ -17,19 +17,13 @@ from tidelog.tools.serving import serve
     type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
     help="A server.properties file.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A setting that overrides the file; repeatable.",
-)
+@pairs_option("--set", "settings", help="A setting that overrides the file; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what clients do.")
 def server(
-    config: pathlib.Path | None, settings: tuple[str, ...], as_json: bool, verbose: bool
+    config: pathlib.Path | None, settings: dict[str, str], as_json: bool, verbose: bool
 ) -> None:
     """Start a broker from a properties file, as Kafka's own server does."""
     values = read_properties(config.read_text()) if config else {}
-    values.update(pairs(settings))
+    values.update(settings)
     serve(Settings.of(values), as_json=as_json, verbose=verbose)

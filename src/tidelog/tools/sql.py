@@ -27,7 +27,7 @@ from tidelog.tools.options import (
     offset_value,
 )
 from tidelog.tools.output import note, show_table
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.spark import interruptible, start_spark
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def _sample(ctx: click.Context, param: click.Parameter, value: str) -> int | Non
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--master", metavar="URL", help="A Spark cluster (default: this machine).")
-@click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."
-)
+@pairs_option("--conf", "settings", help="A Spark setting; repeatable.")
 @bootstrap_option
 def sql(
     query: str,
@@ -95,7 +93,7 @@ def sql(
     as_json: bool,
     as_csv: bool,
     master: str | None,
-    settings: tuple[str, ...],
+    settings: dict[str, str],
     bootstrap: str,
 ) -> None:
     """Run an SQL QUERY over topics; - reads the query from standard input.
@@ -114,7 +112,6 @@ def sql(
     first, last = _span(start, until)
     text = sys.stdin.read() if query == "-" else query
     named = _schemas(schemas)
-    spark_settings = pairs(settings, "--conf")
     # A wrong address or topic is reported before Spark is started.
     with connect(bootstrap) as cluster, _failures():
         check(text, cluster.topic_names())
@@ -125,7 +122,7 @@ def sql(
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
     line = Line(enabled=not (as_json or as_csv) and sys.stderr.isatty())
     with interruptible(line) as stop:
-        spark = start_spark("tidelog sql", line, stop, master=master, settings=spark_settings)
+        spark = start_spark("tidelog sql", line, stop, master=master, settings=settings)
         from tidelog.pipeline.sql import Topics, as_json_rows, as_text
 
         with _failures():

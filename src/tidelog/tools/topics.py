@@ -21,7 +21,7 @@ from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
 from tidelog.tools.output import Column, show, show_results, warn
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.reassign import reassign
 from tidelog.tools.topics_describe import describe
 from tidelog.views import topics as views
@@ -68,9 +68,7 @@ def list_topics(bootstrap: str, as_json: bool) -> None:
     type=click.IntRange(1),
     help="Default: the broker's default.replication.factor.",
 )
-@click.option(
-    "--config", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable."
-)
+@pairs_option("--config", help="A setting of the topic; repeatable.")
 @click.option(
     "--assignment",
     metavar="0:1,1:2",
@@ -84,7 +82,7 @@ def create(
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
-    config: tuple[str, ...],
+    config: dict[str, str],
     assignment: str | None,
     if_not_exists: bool,
     validate_only: bool,
@@ -98,9 +96,8 @@ def create(
             "leave --partitions and --replication-factor out"
         )
     brokers = _parse_assignment(assignment) if assignment else []
-    settings = pairs(config, "--config")
     wanted = [
-        NewTopic(name, partitions or -1, replication_factor or -1, brokers, settings)
+        NewTopic(name, partitions or -1, replication_factor or -1, brokers, config)
         for name in dict.fromkeys(names)
     ]
     for name in names:
@@ -179,7 +176,7 @@ def _parse_assignment(text: str) -> list[list[int]]:
     "--partitions", type=click.IntRange(1), help="The new number of partitions; it can only grow."
 )
 @click.option("--assignment", metavar="0:1,1:2", help="The brokers of the new partitions.")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable.")
+@pairs_option("--config", help="Set a setting; repeatable.")
 @click.option(
     "--delete-config",
     multiple=True,
@@ -193,7 +190,7 @@ def alter(
     names: tuple[str, ...],
     partitions: int | None,
     assignment: str | None,
-    config: tuple[str, ...],
+    config: dict[str, str],
     delete_config: tuple[str, ...],
     validate_only: bool,
     bootstrap: str,
@@ -201,7 +198,7 @@ def alter(
 ) -> None:
     """Add partitions to topics, or change their settings."""
     changes: list[tuple[Change, str, str | None]] = [
-        (Change.SET, key, value) for key, value in pairs(config, "--config").items()
+        (Change.SET, key, value) for key, value in config.items()
     ]
     changes += [(Change.DELETE, key, None) for key in delete_config]
     if not changes and partitions is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tidelog.settings import Settings
-from tidelog.tools.pairs import pairs
+from tidelog.tools.pairs import pairs_option
 from tidelog.tools.serving import serve
 
 
@@ -19,13 +19,11 @@ from tidelog.tools.serving import serve
     type=click.IntRange(0, 65535),
     help="The port to listen on; 0 picks a free one.",
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting; repeatable."
-)
+@pairs_option("--set", "settings", help="A broker setting; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what clients do.")
 def up(
-    data: str, host: str, port: int, settings: tuple[str, ...], as_json: bool, verbose: bool
+    data: str, host: str, port: int, settings: dict[str, str], as_json: bool, verbose: bool
 ) -> None:
     """Start a broker; any Kafka client can use it.
 
@@ -37,6 +35,6 @@ def up(
         "log.dirs": data,
         "listeners": f"PLAINTEXT://{bracketed}:{port}",
         "group.initial.rebalance.delay.ms": "0",  # for trying things out with one consumer
-        **pairs(settings),
+        **settings,
     }
     serve(Settings.of(values), as_json=as_json, verbose=verbose)

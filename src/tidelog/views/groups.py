@@ -250,27 +250,13 @@ class GroupEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberState:
-    """A member, as the coordinator sees it now."""
-
-    member: str
-    instance: str | None
-    client: str
-    host: str
-    waited_for: bool
-    away: bool
-    silent_ms: int | None
-    expires_in_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class GroupHistory:
     """What happened to a group, and who its members are."""
 
     group: str
     generation: int | None = None
     events: list[GroupEvent] = field(default_factory=list)
-    members: list[MemberState] = field(default_factory=list)
+    members: list[MemberDescription] = field(default_factory=list)
     removed_offsets: list[RemovedOffset] = field(default_factory=list)
     error: str | None = None
 
@@ -284,15 +270,9 @@ def group_history(name: str, found: ExplainGroupResponse) -> GroupHistory:
             for row in found.events
         ],
         [
-            MemberState(
-                row.member_id,
-                row.instance_id,
-                row.client_id,
-                row.client_host,
-                row.waited_for,
-                row.away,
-                row.silent_ms if row.silent_ms >= 0 else None,
-                row.expires_in_ms if row.expires_in_ms >= 0 else None,
+            _member(
+                GroupMember(row.member_id, row.instance_id, row.client_id, row.client_host, None),
+                row,
             )
             for row in found.members
         ],

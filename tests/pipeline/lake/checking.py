@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from support.record_reader import read_records
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.fetcher import read_records
 from tidelog.client.partitions import extents
 from tidelog.topic_partition import TopicPartition
 

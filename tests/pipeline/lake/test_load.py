@@ -12,12 +12,12 @@ import pytest
 from pipeline.lake.conftest import plain
 from support.cli import run as run_command
 from support.filling import fill
+from support.record_reader import read_records
 from support.waiting import until
 
 import tidelog.pipeline
 from tidelog.client.admin import delete_topics
 from tidelog.client.cluster import Cluster
-from tidelog.client.fetcher import read_records
 from tidelog.client.partitions import delete_records, extents
 from tidelog.pipeline.lake.files import LakeError, lock
 from tidelog.pipeline.lake.ledger import LOCK, STAGING, Ledger, Manifest
