@@ -39,8 +39,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # twice for each request: without a call of ours
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

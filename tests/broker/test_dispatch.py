@@ -156,3 +156,28 @@ async def test_produce_without_acks_has_no_answer_but_a_closed_connection(tmp_pa
             assert client.hung_up()
 
     await serving(tmp_path, ask)
+
+
+async def test_requests_are_counted_and_timed(tmp_path, monkeypatch):
+    break_handler(monkeypatch, REGISTRY[12], raising(TIMED_OUT, later=True))
+    settings = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+
+    def ask(port):
+        with RawClient(port) as client:
+            client.create_topic("t")
+            for _ in range(3):
+                client.produce("t", batch_of(b"x"))
+            client.produce("t", batch_of(b"x"), acks=-1)
+            for key in (12, 12, 1):
+                api = REGISTRY[key]
+                client.call(SAMPLES[key](4), api.response, 4)
+
+    async with Broker(settings) as broker:
+        await asyncio.to_thread(ask, broker.port)
+        stats = broker.server.request_stats
+        produced, fetched, beaten = stats[0], stats[1], stats[12]
+        assert (produced.count, fetched.count, beaten.count) == (4, 1, 2)
+        assert beaten.errors == {ErrorCode.REQUEST_TIMED_OUT: 2}
+        for api in (produced, fetched, beaten):
+            assert 0 < api.longest <= api.seconds
+        assert stats[3].count == 0, "not asked for"

@@ -15,6 +15,8 @@ from support.log_faults import FaultyDisk
 from tidelog.broker.handlers import k02_list_offsets
 from tidelog.broker.registry import REGISTRY
 from tidelog.broker.request import Request
+from tidelog.broker.request_stats import ApiStats
+from tidelog.clock import SystemClock
 from tidelog.errors import ErrorCode
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.metadata import ClusterMetadata
@@ -186,7 +188,8 @@ async def test_offsets_of_a_leader_that_was_just_elected(quick_path: Path, no_sy
         row = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         topic = ListOffsetsTopic(name="t", partitions=[row])
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
-        local = Request.local(REGISTRY[request.api_key], version)
+        stats = ApiStats(SystemClock())
+        local = Request.local(REGISTRY[request.api_key], version, stats, 0.0)
         answer: Any = k02_list_offsets.list_offsets(served, request, local)
         found = answer.topics[0].partitions[0]
         return found.error_code, found.offset

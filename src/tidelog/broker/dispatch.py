@@ -15,6 +15,7 @@ from tidelog.broker.connection import Connection
 from tidelog.broker.failures import code_of
 from tidelog.broker.registry import HOT, REGISTRY, Api
 from tidelog.broker.request import Request
+from tidelog.broker.request_stats import ApiStats
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.compiler import decoder
 from tidelog.wire.frame import API_VERSIONS_KEY, REQUEST_PREFIX, encode_response, skip_tags
@@ -42,81 +43,103 @@ def only_controller_requests(serve: Serve, connection: Connection, data: memoryv
         connection.hang_up("not a member of the cluster yet")
 
 
-def dispatch(broker: Broker, connection: Connection, data: memoryview) -> None:
-    """Serve one frame.  Raises ProtocolError if it is not a request we understand."""
-    try:
-        key, version, correlation_id, client_size = _unpack_prefix(data)
-    except struct.error:
-        raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
-    start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
-    api = HOT.get((key, version))
-    if api is not None and start < len(data) and data[start] == 0:
-        start += 1
-    else:
-        api = REGISTRY.get(key)
-        if api is None:
-            raise ProtocolError(f"there is no API with key {key}")
-        if not api.announce_from <= version <= api.versions[1]:
-            _refuse_version(connection, api, version, correlation_id, data)
+class Dispatcher:
+    """Serves the frames of a broker's clients."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._now = broker.clock.monotonic
+        self.stats = {key: ApiStats(broker.clock) for key in REGISTRY}
+
+    def serve(self, connection: Connection, data: memoryview) -> None:
+        """Serve one frame.  Raises ProtocolError if it is not a request we understand."""
+        arrived = self._now()
+        try:
+            key, version, correlation_id, client_size = _unpack_prefix(data)
+        except struct.error:
+            raise ProtocolError(f"a request of {len(data)} bytes has no header") from None
+        start = _PREFIX_SIZE + client_size if client_size > 0 else _PREFIX_SIZE
+        api = HOT.get((key, version))
+        served = True
+        if api is not None and start < len(data) and data[start] == 0:
+            start += 1
+        else:
+            api = REGISTRY.get(key)
+            if api is None:
+                raise ProtocolError(f"there is no API with key {key}")
+            served = api.announce_from <= version <= api.versions[1]
+            if served:
+                start = _message_start(api, version, data, start)
+            elif key == API_VERSIONS_KEY:
+                version = 0  # every client can read that
+            else:
+                low, high = api.versions
+                raise ProtocolError(f"{api.name} v{version} is not served, only v{low} to v{high}")
+        stats = self.stats[key]
+        request = Request(connection, api, version, correlation_id, data, start, stats, arrived)
+        if api.raw is not None:
+            try:
+                api.raw(self._broker, request)
+            except ProtocolError:
+                raise  # it cannot be decoded
+            except Exception as error:
+                request.message, _ = decoder(api.request, version)(data, start)
+                request.fail(error)
+        elif served:
+            self._serve(request)
+        else:
+            request.message = api.request()
+            request.fail(ApiError(ErrorCode.UNSUPPORTED_VERSION))
+        if request.deferred is None:
+            stats.served(arrived)
+
+    def _serve(self, request: Request) -> None:
+        """Serve an API whose handler gets the decoded message."""
+        broker, api, data = self._broker, request.api, request.data
+        version, correlation_id = request.version, request.correlation_id
+        cache_key = None
+        if api.cached:
+            connection = request.connection
+            address = (connection.local_host, connection.local_port)
+            cache_key = (api.key, version, address, bytes(data[request.start :]))
+            known = broker.answers.get(cache_key)
+            if known is not None:
+                request.send([_CORRELATION.pack(len(known) + 4, correlation_id), known])
+                return
+        message, _ = decoder(api.request, version)(data, request.start)
+        request.message = message
+        try:
+            answer = api.handler(broker, message, request)  # type: ignore[misc]
+            if isinstance(answer, Message):
+                if cache_key is None:
+                    request.reply(answer)
+                else:
+                    encoded = encode_response(answer, version, correlation_id)
+                    broker.keep_answer(cache_key, encoded[8:], len(data) + len(encoded))
+                    request.send([encoded])
+                return
+        except Exception as error:
+            request.fail(error)
             return
-        if version >= api.request.flexible and start < len(data):
+        if answer is not None:
+            request.defer()
+            task = broker.spawn(_answer_later(answer, request))
+            # If we stop before the task has begun, the answer was never awaited.
+            task.add_done_callback(lambda _: answer.close())
+        elif not request.answered:
+            request.defer()
+
+
+def _message_start(api: Api, version: int, data: memoryview, start: int) -> int:
+    """Where the message begins, after the tags of the header."""
+    try:
+        if version >= api.request.flexible:
             start = skip_tags(data, start)
-        if start > len(data):
-            raise ProtocolError(f"{api.name} v{version} has no complete header")
-    request = Request(connection, api, version, correlation_id, data, start)
-    if api.raw is None:
-        _serve(broker, request)
-        return
-    try:
-        api.raw(broker, request)
-    except ProtocolError:
-        raise  # it cannot be decoded
-    except Exception as error:
-        request.message, _ = decoder(api.request, version)(data, start)
-        request.fail(error)
-
-
-def _refuse_version(
-    connection: Connection, api: Api, version: int, correlation_id: int, data: memoryview
-) -> None:
-    if api.key != API_VERSIONS_KEY:
-        low, high = api.versions
-        raise ProtocolError(f"{api.name} v{version} is not served, only v{low} to v{high}")
-    request = Request(connection, api, 0, correlation_id, data, 0)  # every client reads v0
-    request.message = api.request()
-    request.fail(ApiError(ErrorCode.UNSUPPORTED_VERSION))
-
-
-def _serve(broker: Broker, request: Request) -> None:
-    api, version, data = request.api, request.version, request.data
-    cache_key = None
-    if api.cached:
-        connection = request.connection
-        address = (connection.local_host, connection.local_port)
-        cache_key = (api.key, version, address, bytes(data[request.start :]))
-        known = broker.answers.get(cache_key)
-        if known is not None:
-            request.send([_CORRELATION.pack(len(known) + 4, request.correlation_id), known])
-            return
-    request.message, _ = decoder(api.request, version)(data, request.start)
-    try:
-        answer = api.handler(broker, request.message, request)  # type: ignore[misc]
-        if isinstance(answer, Message):
-            encoded = encode_response(answer, version, request.correlation_id)
-            if cache_key is not None:
-                broker.keep_answer(cache_key, encoded[8:], len(data) + len(encoded))
-            request.send([encoded])
-            return
-    except Exception as error:
-        request.fail(error)
-        return
-    if answer is not None:
-        request.defer()
-        task = broker.spawn(_answer_later(answer, request))
-        # If we stop before the task has begun, the answer was never awaited.
-        task.add_done_callback(lambda _: answer.close())
-    elif not request.answered:
-        request.defer()
+    except IndexError:
+        start = len(data) + 1
+    if start > len(data):
+        raise ProtocolError(f"{api.name} v{version} has no complete header")
+    return start
 
 
 async def _answer_later(answer: Coroutine[Any, Any, Message], request: Request) -> None:
@@ -134,11 +157,15 @@ async def _answer_later(answer: Coroutine[Any, Any, Message], request: Request) 
 async def serve_own(broker: Broker, message: Message, version: int) -> Message:
     """The answer to a request of this broker to itself."""
     api = REGISTRY[message.api_key]
+    stats, arrived = broker.server.request_stats[api.key], broker.clock.monotonic()
+    request = Request.local(api, version, stats, arrived)
     try:
-        answer = api.handler(broker, message, Request.local(api, version))  # type: ignore[misc]
+        answer = api.handler(broker, message, request)  # type: ignore[misc]
         assert answer is not None, "an API that brokers use answers by itself"
         return answer if isinstance(answer, Message) else await answer
     except Exception as error:
         failed = api.failed(message, version, *code_of(error, api.name))
         assert failed is not None
         return failed
+    finally:
+        stats.served(arrived)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import Chunk, Connection, Pending
 from tidelog.broker.failures import code_of
+from tidelog.broker.request_stats import ApiStats
 from tidelog.errors import ErrorCode
 from tidelog.wire.frame import REQUEST_PREFIX, encode_response
 from tidelog.wire.schema import Message
@@ -29,14 +30,16 @@ class Request:
     """See the module."""
 
     __slots__ = (
-        "_pending",
         "answered",
         "api",
+        "arrived",
         "connection",
         "correlation_id",
         "data",
+        "deferred",
         "message",
         "start",
+        "stats",
         "version",
     )
 
@@ -48,23 +51,27 @@ class Request:
         correlation_id: int,
         data: memoryview,
         start: int,
+        stats: ApiStats,
+        arrived: float,
     ) -> None:
         self.connection = connection
         self.api = api
         self.version = version
         self.correlation_id = correlation_id
-        self.data = data  # the frame; after ``defer`` its header
+        self.data = data  # the frame; once it is deferred, its header
         self.start = start  # where the message begins, after the header
         self.message: Message  # unless the handler decodes it by itself
+        self.stats = stats
+        self.arrived = arrived
         self.answered = False
-        self._pending: Pending | None = None
+        self.deferred: Deferred | None = None
 
     @classmethod
-    def local(cls, api: Api, version: int) -> Request:
+    def local(cls, api: Api, version: int, stats: ApiStats, arrived: float) -> Request:
         """A request of this broker to itself: its handler is called, and no connection answers."""
         header = REQUEST_PREFIX.pack(api.key, version, 0, -1)
         nowhere: Connection = None  # type: ignore[assignment]
-        return cls(nowhere, api, version, 0, memoryview(header), len(header))
+        return cls(nowhere, api, version, 0, memoryview(header), len(header), stats, arrived)
 
     @property
     def client_id(self) -> str:
@@ -85,14 +92,12 @@ class Request:
 
     def defer(self) -> None:
         """Keep a place for the reply; requests behind it wait, as they do in Kafka."""
-        self.data = memoryview(
-            bytes(self.data[: self.start])
-        )  # the connection's buffer is used again
-        self._pending = Pending(self.connection, blocking=True)
-        self.connection.park(self._pending)
+        self.connection.park(Deferred(self, blocking=True))
 
     def reply(self, message: Message) -> None:
         """Answer, now or in the place that was kept."""
+        if code := message.__dict__.get("error_code"):
+            self.stats.failed(code)
         try:
             encoded = encode_response(message, self.version, self.correlation_id)
         except Exception as error:
@@ -106,6 +111,7 @@ class Request:
         code, text = code_of(error, f"{self.connection.peer}: {api.name} v{version}")
         if self.answered:
             return
+        self.stats.failed(code)
         message = self.message
         if code in _FOR_THE_OPERATOR:
             group = getattr(message, "group_id", "")[:100]
@@ -122,7 +128,25 @@ class Request:
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Answer with an encoded message."""
         self.answered = True
-        if self._pending is not None:
-            self._pending.complete(chunks)
+        if self.deferred is not None:
+            self.deferred.complete(chunks)
         else:
             self.connection.reply(chunks)
+
+
+class Deferred(Pending):
+    """The reply to a request that is answered later."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Request, *, blocking: bool) -> None:
+        super().__init__(request.connection, blocking=blocking)
+        self.request = request
+        request.deferred = self
+        # The connection's buffer is used again.
+        request.data = memoryview(bytes(request.data[: request.start]))
+
+    def complete(self, chunks: Sequence[Chunk]) -> None:
+        if self.chunks is None:
+            self.request.stats.served(self.request.arrived)
+            super().complete(chunks)

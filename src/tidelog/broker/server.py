@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker import registry, tracing
 from tidelog.broker.connection import Connection
-from tidelog.broker.dispatch import dispatch, only_controller_requests
+from tidelog.broker.dispatch import Dispatcher, only_controller_requests
 from tidelog.broker.lanes import Lanes, make_lanes
 from tidelog.errors import SettingError
 from tidelog.log import descriptors
@@ -39,7 +39,9 @@ class Server:
     """Accepts connections and hands their frames to the dispatcher."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.dispatch: tracing.Dispatch = partial(dispatch, broker)
+        dispatcher = Dispatcher(broker)
+        self.request_stats = dispatcher.stats
+        self.dispatch: tracing.Dispatch = dispatcher.serve
         if log.isEnabledFor(logging.DEBUG):
             self.dispatch = tracing.traced(self.dispatch, broker)
         self._to_all = self.dispatch

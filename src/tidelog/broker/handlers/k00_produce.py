@@ -23,10 +23,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tidelog.broker.connection import Pending
 from tidelog.broker.failures import code_of, failed_answer
 from tidelog.broker.registry import raw_api
-from tidelog.broker.request import Request
+from tidelog.broker.request import Deferred, Request
 from tidelog.broker.tracing import printable
 from tidelog.errors import ErrorCode
 from tidelog.partition.appending import DelayedProduce, Results, Waiting, failed
@@ -139,28 +138,24 @@ def _answer(request: Request, acks: int, results: Results) -> None:
         request.connection.hang_up("a Produce with acks=0 failed")
 
 
-class _Deferred(Pending):
+class _Deferred(Deferred):
     """The reply to a request whose batches are being opened, or wait for the replicas."""
 
     __slots__ = (
         "_acks",
-        "_correlation_id",
         "_delayed",
         "_offload",
         "_size",
         "_spawn",
         "_task",
         "_timeout_ms",
-        "_version",
     )
 
     soon = True
 
     def __init__(self, broker: Broker, request: Request, acks: int, timeout_ms: int) -> None:
-        super().__init__(request.connection, blocking=False)
-        # Not the request itself: it would keep the connection's buffer alive.
-        self._version, self._correlation_id = request.version, request.correlation_id
         self._size = len(request.data)
+        super().__init__(request, blocking=False)
         self._acks, self._timeout_ms = acks, timeout_ms
         self._offload, self._spawn = broker.offload, broker.spawn
         self._task: asyncio.Task[None] | None = None
@@ -185,7 +180,7 @@ class _Deferred(Pending):
         try:
             results = await self._offload.finish(work, job)
         except Exception as error:
-            code, _ = code_of(error, f"{self.connection.peer}: Produce v{self._version}")
+            code, _ = code_of(error, f"{self.connection.peer}: Produce v{self.request.version}")
             results = _refuse(rows, code)
             waiting.clear()
         if self._acks == 0:
@@ -201,7 +196,8 @@ class _Deferred(Pending):
             self._encode(results)
 
     def _encode(self, results: Results) -> None:
-        self.complete([encode_produce_response(self._version, self._correlation_id, results)])
+        request = self.request
+        self.complete([encode_produce_response(request.version, request.correlation_id, results)])
 
     def cancel(self) -> None:
         if self._delayed is not None:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.connection import Pending
 from tidelog.broker.failures import code_of
 from tidelog.broker.registry import raw_api
-from tidelog.broker.request import Request
+from tidelog.broker.request import Deferred, Request
 from tidelog.partition.reading import Fetch
 from tidelog.wire.hot import decode_fetch, encode_fetch_response
 from tidelog.wire.messages.fetch import FetchRequest
@@ -45,20 +44,18 @@ def fetch(broker: Broker, request: Request) -> None:
         request.connection.park(_Deferred(request, work))
 
 
-class _Deferred(Pending):
+class _Deferred(Deferred):
     """The reply to a fetch that waits; the connection's next requests wait behind it."""
 
-    __slots__ = ("_correlation_id", "_version", "_work")
+    __slots__ = ("_work",)
 
     def __init__(self, request: Request, work: Fetch) -> None:
-        super().__init__(request.connection, blocking=True)
-        # Not the request itself: it would keep the connection's buffer alive.
-        self._version, self._correlation_id = request.version, request.correlation_id
+        super().__init__(request, blocking=True)
         self._work = work
         work.wait(self._answer)
 
     def _answer(self) -> None:
-        version, correlation_id = self._version, self._correlation_id
+        version, correlation_id = self.request.version, self.request.correlation_id
         try:
             answer = encode_fetch_response(version, correlation_id, 0, *self._work.answer())
         except Exception as error:
