@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from support.simulated import running, simulate
-from support.virtual_time import VirtualClock
+from support.simulated import World, running, simulate
 
 from tidelog import ids
 from tidelog.new_topic import NewTopic
@@ -13,9 +12,9 @@ from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitPr
 from tidelog.wire.uuids import uuid_text
 
 
-async def drawn(clock: VirtualClock) -> list[object]:
+async def drawn(world: World) -> list[object]:
     """What a broker has drawn after its start, a topic that comes and goes, and a client."""
-    async with running(clock) as (broker, peer):
+    async with running(world) as (broker, peer):
         found: list[object] = [broker.metadata.cluster_id]
         for name in ("a", "b"):
             await broker.controller.create_topic(NewTopic(name, partitions=3))

@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 from support.log import contents, make_batch
-from support.simulated import produce, running, simulate
-from support.virtual_time import VirtualClock
+from support.simulated import World, produce, running, simulate
 
 from tidelog import files
 from tidelog.new_topic import NewTopic
@@ -17,8 +16,9 @@ from tidelog.wire.compression import Codec
 from tidelog.wire.records import encode_batch
 
 
-async def scenario(clock: VirtualClock) -> None:
-    async with running(clock, log_cleaner_backoff_ms="1000") as (broker, peer):
+async def scenario(world: World) -> None:
+    clock = world.clock
+    async with running(world, log_cleaner_backoff_ms="1000") as (broker, peer):
         config = {"cleanup.policy": "compact", "segment.bytes": "2000", "flush.ms": "100"}
         config |= {"min.cleanable.dirty.ratio": "0.1"}
         await broker.controller.create_topic(NewTopic("compacted", config=config))

@@ -282,7 +282,9 @@ class LogModel:
         and the next segment is whole, nothing tells recovery that records are missing.
         """
         assert self.disk
-        self.disk.cut_power(os.path.dirname(str(self.directory)), self.rng)
+        parent = os.path.dirname(str(self.directory))
+        self.disk.cut_power(parent, self.rng)
+        self.disk.come_back(parent)
         self._reopen(clean=False, recovery_point=self.rng.randint(0, self.flushed))
         assert self.flushed <= self.log.end_offset <= self.end
         there = set(self.log.batches(self.start))

@@ -3,10 +3,12 @@
     with MemoryFiles().installed() as disk:
         ...                              # every operation of tidelog.files works in memory
         disk.cut_power("/b1", rng)       # the broker whose log.dirs are below /b1 has lost power
-        disk.crash("/b1")                # its process was killed: the page cache survives
+        disk.crash("/b1")                # or its process was killed: the page cache survives
+        disk.come_back("/b1")            # what is left of it can be opened again
 
-Both leave new files behind, and descriptors that were open go on with the old ones: what is left
-of a broker that was stopped in the middle writes to files that no longer have a name.
+Until then nothing is found at the path, and after that there are new files.  Descriptors that were
+open go on with the old ones: what is left of a broker that was stopped in the middle writes to
+files that no longer have a name.
 
 What a power cut may do is as hostile as POSIX allows, and more than ext4 does:
   - a file keeps what was synced, then the first of the later changes, in order; of the writes
@@ -158,6 +160,7 @@ class MemoryFiles:
 
     def __init__(self, now_ns: Callable[[], int] = lambda: 0) -> None:
         self._root = _Directory()
+        self._away: dict[str, _File | _Directory] = {}
         self._now_ns = now_ns
 
     @contextmanager
@@ -176,17 +179,20 @@ class MemoryFiles:
 
     def crash(self, path: str) -> None:
         """The process that works below ``path`` is gone; what it wrote is there."""
-        self._replace(path, None)
+        self._take_away(path, None)
 
     def cut_power(self, path: str, rng: random.Random) -> None:
         """The machine with the disk at ``path`` lost power."""
-        self._replace(path, rng)
+        self._take_away(path, rng)
 
-    def _replace(self, path: str, rng: random.Random | None) -> None:
+    def _take_away(self, path: str, rng: random.Random | None) -> None:
         parent, name = self._parent(path)
-        survivor = parent.names[name].survivor(rng)
-        for names in (parent.names, parent.synced):  # the mount point itself stays
-            names[name] = survivor
+        self._away[path] = parent.names.pop(name).survivor(rng)
+
+    def come_back(self, path: str) -> None:
+        """A new process may use what is left of a disk."""
+        parent, name = self._parent(path)
+        parent.names[name] = parent.synced[name] = self._away.pop(path)
 
     # -- names ------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from support.inline_workers import inline_workers
@@ -27,13 +28,22 @@ from tidelog.wire.messages.produce import (
 T = TypeVar("T")
 
 
-def simulate(scenario: Callable[[VirtualClock], Coroutine[Any, Any, T]], seed: int = 1) -> T:
+@dataclass(slots=True)
+class World:
+    """What a scenario may use and break."""
+
+    clock: VirtualClock
+    disk: MemoryFiles
+    rng: random.Random
+
+
+def simulate(scenario: Callable[[World], Coroutine[Any, Any, T]], seed: int = 1) -> T:
     """Run a scenario in a world that depends on nothing but the seed."""
 
     async def world(clock: VirtualClock) -> T:
         disk = MemoryFiles(lambda: clock.now_ms() * 1_000_000)
         with disk.installed(), inline_workers(), seeded(seed):
-            return await scenario(clock)
+            return await scenario(World(clock, disk, random.Random(f"world {seed}")))
 
     return run_virtual(world)
 
@@ -49,11 +59,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def running(clock: VirtualClock, **settings: str) -> AsyncIterator[tuple[Broker, Peer]]:
+async def running(world: World, **settings: str) -> AsyncIterator[tuple[Broker, Peer]]:
     """A broker on the disk /b1, and a connection to it."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     given |= {"log.dirs": "/b1", "listeners": "PLAINTEXT://127.0.0.1:0"}
-    async with Broker(given, clock) as broker:
+    async with Broker(given, world.clock) as broker:
         peer = Peer("127.0.0.1", broker.server.port, "test", 30_000)
         try:
             yield broker, peer
