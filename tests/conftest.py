@@ -18,9 +18,7 @@ from interop.recording import served
 from tidelog.testing import LocalBroker
 
 pytest_plugins = ["support.directories", "support.mounting", "support.zookeeper"]
-pytest.register_assert_rewrite(
-    "support.compaction_model", "support.log_damage", "support.log_model", "support.log"
-)
+pytest.register_assert_rewrite("support")
 
 # On a busy machine one example, or making examples up, may take long: that is no failure.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from partition.test_model import KEY, TOPIC, World
 from support.log import make_batch
 from support.log_faults import FaultyDisk
+from support.replica_model import KEY, TOPIC, World
 
 from tidelog.broker.handlers import k02_list_offsets
 from tidelog.broker.registry import REGISTRY

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partition.test_model import World
 from support.log import make_batch
+from support.replica_model import World
 from support.waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from partition.test_model import TOPIC, World
 from support.log import make_batch
+from support.replica_model import TOPIC, World
 from support.waiting import comes_true
 
 from tidelog.client.connection import BrokerUnreachable
