@@ -177,7 +177,7 @@ def test_reset_of_what_is_not_there(tidelog: Command, records: str) -> None:
     group = f"new-{records}"
     made = tidelog("groups", "reset", group, "--to", "+3", "--topic", records, "--yes")
     assert made.code == 0
-    assert f"group '{group}' does not exist yet: it will be made" in made.err
+    assert f"group '{group}' does not exist yet: it will be created" in made.err
     (event,) = tidelog("groups", "explain", group, "--json").json["events"]
     assert event["event"] == "committed"
     assert f"client 'tidelog' at 127.0.0.1, which is no member, set {records}-0" in event["cause"]

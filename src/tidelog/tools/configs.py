@@ -11,7 +11,7 @@ from tidelog.client import admin
 from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import show_json, show_table
+from tidelog.tools.output import Column, show_json, show_rows
 from tidelog.tools.pairs import pairs_option
 
 _topic_option = click.option(
@@ -111,21 +111,15 @@ def _show(title: str, entries: list[ConfigEntry], docs: bool, show_all: bool) ->
     if not entries:
         click.echo("  nothing is set" + ("" if show_all else "; --all shows the defaults too"))
         return
-    columns = ["setting", "value", "source", "type", *(["meaning"] if docs else [])]
-    show_table(
-        columns,
-        [
-            [
-                entry.name,
-                entry.value,
-                entry.source + (" (read-only)" if entry.read_only else ""),
-                entry.type,
-                *([entry.documentation] if docs else []),
-            ]
-            for entry in entries
-        ],
-        indent="  ",
-    )
+    columns: list[Column[ConfigEntry]] = [
+        Column("setting", lambda row: row.name),
+        Column("value", lambda row: row.value),
+        Column("source", lambda row: row.source + (" (read-only)" if row.read_only else "")),
+        Column("type", lambda row: row.type),
+    ]
+    if docs:
+        columns.append(Column("meaning", lambda row: row.documentation))
+    show_rows(entries, columns, indent="  ")
 
 
 @configs.command()

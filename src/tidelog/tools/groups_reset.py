@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -16,10 +16,30 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.text import plural
 from tidelog.tools.options import bootstrap_option, connect, json_option, offset_value
-from tidelog.tools.output import complain, note, printable, show_json, show_table
+from tidelog.tools.output import Column, complain, note, printable, show_json, show_rows
 from tidelog.topic_partition import TopicPartition
 
-Plan = list[dict[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """An offset to set."""
+
+    topic: str
+    partition: int
+    from_: int | None
+    to: int
+    start: int
+    end: int
+
+
+_COLUMNS: list[Column[Reset]] = [
+    Column("topic", lambda row: row.topic),
+    Column("partition", lambda row: row.partition, right=True),
+    Column("from", lambda row: row.from_, right=True),
+    Column("to", lambda row: row.to, right=True),
+    Column("start", lambda row: row.start, right=True),
+    Column("end", lambda row: row.end, right=True),
+]
 
 
 @click.command()
@@ -71,7 +91,7 @@ def reset(
     """
     if numbers and len(topics) != 1:
         raise click.UsageError("--partition needs the one --topic that it is of")
-    plan: Plan = []
+    plan: list[Reset] = []
     errors: list[str] = []
     with connect(bootstrap) as cluster:
         try:
@@ -80,7 +100,9 @@ def reset(
                 raise asking.active_error(cluster, name)
             targets, plan = _plan(cluster, name, position, topics, numbers)
             if not as_json:
-                _show_plan(name, plan, new=view is None)
+                show_rows(plan, _COLUMNS)
+                if view is None:
+                    note(f"group {name!r} does not exist yet: it will be created")
             if yes:
                 results = asking.set_offsets(cluster, name, targets)
                 errors = [
@@ -124,7 +146,7 @@ def _plan(
     position: Position,
     topics: tuple[str, ...],
     numbers: tuple[int, ...],
-) -> tuple[dict[TopicPartition, int], Plan]:
+) -> tuple[dict[TopicPartition, int], list[Reset]]:
     """The offsets to set, and the same for people."""
     committed = asking.committed_offsets(cluster, name)
     places = _places(cluster, name, committed, topics, numbers)
@@ -132,26 +154,15 @@ def _plan(
     targets = resolve_all(cluster, position, logs, SystemClock().now_ms())
     _check_targets(position, targets, logs)
     plan = [
-        {
-            "topic": place.topic,
-            "partition": place.partition,
-            "from": committed[place].offset if place in committed else None,
-            "to": targets[place],
-            "start": logs[place].start,
-            "end": logs[place].end,
-        }
+        Reset(
+            *place,
+            committed[place].offset if place in committed else None,
+            targets[place],
+            *logs[place],
+        )
         for place in places
     ]
     return targets, plan
-
-
-def _show_plan(name: str, plan: Plan, *, new: bool) -> None:
-    columns = ("topic", "partition", "from", "to", "start", "end")
-    show_table(
-        columns, [tuple(row[column] for column in columns) for row in plan], right=columns[1:]
-    )
-    if new:
-        note(f"group {name!r} does not exist yet: it will be made")
 
 
 def _places(

@@ -12,7 +12,7 @@ import click
 from tidelog.text import plural
 from tidelog.tools.load_options import need_spark, to_option
 from tidelog.tools.options import json_option
-from tidelog.tools.output import note, show_json, show_table, size_text
+from tidelog.tools.output import Column, note, show_json, show_rows, show_table, size_text
 from tidelog.tools.record_json import text_or_base64
 from tidelog.views.times import time_text
 
@@ -90,26 +90,21 @@ def history(to: str, as_json: bool) -> None:
     if as_json:
         show_json(rows)
         return
-    columns = ("load", "time", "kind", "rows", "dead", "lost", "files", "size", "took", "offsets")
-    show_table(
-        columns,
-        [
-            (
-                row["number"],
-                row["time"],
-                row["kind"],
-                row["rows"],
-                row["dead"],
-                row["lost"],
-                row["files"],
-                size_text(row["bytes"]),
-                f"{row['seconds']:.1f} s",
-                _offsets_text(row["ranges"]),
-            )
-            for row in rows
-        ],
-        right=("load", "rows", "dead", "lost", "files", "size", "took"),
-    )
+    show_rows(rows, _HISTORY)
+
+
+_HISTORY: list[Column[dict[str, Any]]] = [
+    Column("load", lambda row: row["number"], right=True),
+    Column("time", lambda row: row["time"]),
+    Column("kind", lambda row: row["kind"]),
+    Column("rows", lambda row: row["rows"], right=True),
+    Column("dead", lambda row: row["dead"], right=True),
+    Column("lost", lambda row: row["lost"], right=True),
+    Column("files", lambda row: row["files"], right=True),
+    Column("size", lambda row: size_text(row["bytes"]), right=True),
+    Column("took", lambda row: f"{row['seconds']:.1f} s", right=True),
+    Column("offsets", lambda row: _offsets_text(row["ranges"])),
+]
 
 
 def _history_row(manifest: Manifest) -> dict[str, Any]:

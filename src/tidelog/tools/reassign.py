@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tidelog.controller.placement import Key, Replicas, plan
 from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.text import plural, some
 from tidelog.tools.options import bootstrap_option, connect, json_option
-from tidelog.tools.output import complain_of, note, show_json, show_table, size_text, warn
+from tidelog.tools.output import Column, complain_of, note, show_json, show_rows, size_text, warn
 from tidelog.tools.reassign_throttle import rates_in_force, remove_throttle, set_throttle
 
 _PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -229,11 +230,29 @@ def _warn_of_throttle(rates: list[int]) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """How far the reassignment of a partition is."""
+
+    topic: str
+    partition: int
+    state: str
+    replicas: Replicas
+
+
+_COLUMNS: list[Column[Reassignment]] = [
+    Column("topic", lambda row: row.topic),
+    Column("partition", lambda row: row.partition, right=True),
+    Column("replicas", lambda row: ",".join(map(str, row.replicas))),
+    Column("state", lambda row: row.state),
+]
+
+
 def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None:
     under_way = admin.reassignments(cluster)
     current = _current(cluster.metadata())
     topics = {name for name, _ in current}
-    rows: list[dict[str, Any]] = []
+    rows: list[Reassignment] = []
     for key, wanted in moves.items():
         if key in under_way:
             state = "moving"
@@ -241,19 +260,12 @@ def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None
             state = "done"
         else:
             state = "not begun" if key in current else "no such partition"
-        rows.append({"topic": key[0], "partition": key[1], "state": state, "replicas": wanted})
+        rows.append(Reassignment(*key, state, wanted))
     if as_json:
         show_json(rows)
     else:
-        show_table(
-            ["topic", "partition", "replicas", "state"],
-            [
-                (row["topic"], row["partition"], ",".join(map(str, row["replicas"])), row["state"])
-                for row in rows
-            ],
-            right=["partition"],
-        )
+        show_rows(rows, _COLUMNS)
     if not under_way and remove_throttle(cluster, sorted({name for name, _ in moves} & topics)):
         note("nothing moves any more: the throttle is taken away")
-    if any(row["state"] != "done" for row in rows):
+    if any(row.state != "done" for row in rows):
         raise click.exceptions.Exit(1)

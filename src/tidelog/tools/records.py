@@ -21,7 +21,7 @@ from tidelog.tools.options import (
     offset_value,
     yes_option,
 )
-from tidelog.tools.output import complain, show_json, show_table
+from tidelog.tools.output import Column, complain, show_json, show_rows
 from tidelog.topic_partition import TopicPartition
 
 
@@ -96,7 +96,7 @@ def delete(
             )
         total = sum(row["records"] for row in plan)
         if not as_json:
-            _show_plan(plan)
+            show_rows(plan, _COLUMNS)
         if total == 0:
             if as_json:
                 show_json(plan)
@@ -116,16 +116,13 @@ def delete(
     sys.exit(1 if failed else 0)
 
 
-def _show_plan(plan: list[dict[str, Any]]) -> None:
-    columns = ("partition", "start", "end", "delete before", "records")
-    show_table(
-        columns,
-        [
-            [row["partition"], row["start"], row["end"], row["before"], row["records"]]
-            for row in plan
-        ],
-        right=columns,
-    )
+_COLUMNS: list[Column[dict[str, Any]]] = [
+    Column("partition", lambda row: row["partition"], right=True),
+    Column("start", lambda row: row["start"], right=True),
+    Column("end", lambda row: row["end"], right=True),
+    Column("delete before", lambda row: row["before"], right=True),
+    Column("records", lambda row: row["records"], right=True),
+]
 
 
 def _merge(plan: list[dict[str, Any]], results: dict[TopicPartition, int | ApiError]) -> bool:
