@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tidelog.client import admin
-from tidelog.client.admin import Change, Resource
+from tidelog.client.admin import Change, ConfigResource
 from tidelog.client.cluster import Cluster, error_of
 from tidelog.client.offsets import Extent, parse_position
 from tidelog.client.partitions import (
@@ -91,17 +91,19 @@ def test_settings_of_a_topic(cluster: Cluster, topic: str) -> None:
         (Change.SET, "retention.ms", "5000"),
         (Change.APPEND, "cleanup.policy", "compact"),
     ]
-    admin.alter_configs(cluster, Resource.TOPIC, topic, changes)
-    rows = {row.name: row for row in admin.describe_configs(cluster, Resource.TOPIC, topic)}
+    admin.alter_configs(cluster, ConfigResource.TOPIC, topic, changes)
+    rows = {row.name: row for row in admin.describe_configs(cluster, ConfigResource.TOPIC, topic)}
     assert (rows["retention.ms"].value, rows["retention.ms"].source) == ("5000", "topic")
     assert rows["cleanup.policy"].value == "delete,compact"
     assert rows["segment.bytes"].source == "default"
     assert rows["segment.bytes"].documentation is None
     with pytest.raises(ApiError, match=r"retention\.ms=x"):
         change = [(Change.SET, "retention.ms", "x")]
-        admin.alter_configs(cluster, Resource.TOPIC, topic, change)
-    admin.alter_configs(cluster, Resource.TOPIC, topic, [(Change.DELETE, "retention.ms", None)])
-    documented = admin.describe_configs(cluster, Resource.TOPIC, topic, documentation=True)
+        admin.alter_configs(cluster, ConfigResource.TOPIC, topic, change)
+    admin.alter_configs(
+        cluster, ConfigResource.TOPIC, topic, [(Change.DELETE, "retention.ms", None)]
+    )
+    documented = admin.describe_configs(cluster, ConfigResource.TOPIC, topic, documentation=True)
     row = next(row for row in documented if row.name == "retention.ms")
     assert row.source == "default"
     assert row.type == "long"
@@ -109,9 +111,9 @@ def test_settings_of_a_topic(cluster: Cluster, topic: str) -> None:
 
 
 def test_settings_of_a_broker_that_is_not_there(cluster: Cluster) -> None:
-    assert admin.describe_configs(cluster, Resource.BROKER, "0")
+    assert admin.describe_configs(cluster, ConfigResource.BROKER, "0")
     with pytest.raises(ApiError, match="there is no broker 9; there are: 0"):
-        admin.describe_configs(cluster, Resource.BROKER, "9")
+        admin.describe_configs(cluster, ConfigResource.BROKER, "9")
 
 
 def test_offsets_by_place_and_by_time(cluster: Cluster, broker: LocalBroker, topic: str) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import (
+    BrokerConnection,
     BrokerUnreachable,
     CannotConnect,
-    Connection,
     format_address,
     parse_address,
 )
@@ -62,7 +62,7 @@ def closed_port() -> int:
 
 
 def test_a_request_goes_out_in_the_highest_common_version(broker: LocalBroker) -> None:
-    with Connection("127.0.0.1", broker.port) as connection:
+    with BrokerConnection("127.0.0.1", broker.port) as connection:
         assert connection.version_of(MetadataRequest) == MetadataRequest.versions[1]
         assert connection.version_of(FetchRequest, at_most=12) == 12
         answer = connection.request(MetadataRequest(topics=[]), MetadataResponse)
@@ -72,7 +72,7 @@ def test_a_request_goes_out_in_the_highest_common_version(broker: LocalBroker) -
 
 
 def test_requests_may_be_under_way_together(broker: LocalBroker) -> None:
-    with Connection("127.0.0.1", broker.port) as connection:
+    with BrokerConnection("127.0.0.1", broker.port) as connection:
         for _ in range(3):
             connection.send(MetadataRequest(topics=[]), MetadataResponse)
         answers = [connection.receive() for _ in range(3)]
@@ -90,14 +90,14 @@ def test_an_older_broker_is_spoken_to_in_its_own_versions() -> None:
         assert version == 2
         return versions((3, 0, 5), (1, 0, 3))(version, correlation_id)
 
-    with server(refuse, accept) as port, Connection("127.0.0.1", port) as connection:
+    with server(refuse, accept) as port, BrokerConnection("127.0.0.1", port) as connection:
         assert connection.version_of(MetadataRequest) == 5
         with pytest.raises(ApiError, match=r"offers versions 0 to 3 of Fetch.*speaks 4 to"):
             connection.version_of(FetchRequest)
 
 
 def test_an_api_that_the_broker_lacks_is_named() -> None:
-    with server(versions((18, 0, 3))) as port, Connection("127.0.0.1", port) as connection:
+    with server(versions((18, 0, 3))) as port, BrokerConnection("127.0.0.1", port) as connection:
         with pytest.raises(ApiError, match="offers no version of Metadata") as error:
             connection.request(MetadataRequest(), MetadataResponse)
         assert error.value.code == ErrorCode.UNSUPPORTED_VERSION
@@ -106,7 +106,7 @@ def test_an_api_that_the_broker_lacks_is_named() -> None:
 def test_nobody_listens() -> None:
     port = closed_port()
     with pytest.raises(CannotConnect) as error:
-        Connection("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
     said = f"cannot reach a broker at 127.0.0.1:{port}: connection refused"
     assert str(error.value) == said
     # Whoever passes it on says where this user names the brokers; the last one wins.
@@ -145,7 +145,7 @@ def test_a_server_that_is_no_broker(banner: bytes) -> None:
 
 def refusal(port: int) -> str:
     with pytest.raises(BrokerUnreachable) as error:
-        Connection("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
     return str(error.value)
 
 
@@ -158,7 +158,7 @@ def test_a_server_that_hangs_up_on_the_first_request() -> None:
 
 def test_a_server_that_hangs_up() -> None:
     with server(versions((3, 0, 12))) as port:
-        connection = Connection("127.0.0.1", port)
+        connection = BrokerConnection("127.0.0.1", port)
         with pytest.raises(BrokerUnreachable, match=r"lost the connection to 127.0.0.1"):
             connection.request(MetadataRequest(), MetadataResponse)
         assert connection.closed
@@ -168,7 +168,7 @@ def test_a_server_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(BrokerUnreachable, match=r"does not answer: is it a Kafka broker"):
-            Connection("127.0.0.1", port, timeout=0.05)
+            BrokerConnection("127.0.0.1", port, timeout=0.05)
 
 
 def test_an_answer_to_another_request() -> None:
@@ -176,13 +176,13 @@ def test_an_answer_to_another_request() -> None:
         return versions((3, 0, 12))(version, correlation_id + 1)
 
     with server(wrong) as port, pytest.raises(BrokerUnreachable, match="another request"):
-        Connection("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
 
 
 def test_an_answer_that_is_cut_short() -> None:
     refused = pytest.raises(BrokerUnreachable, match="bad answer")
     with server(lambda _v, c: b"\0\0\0\x06" + c.to_bytes(4, "big") + b"\0\0") as port, refused:
-        Connection("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.waiting import until
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
-from tidelog.client.fetcher import Fetched, Fetcher, records_of
+from tidelog.client.fetcher import FetchedBatches, Fetcher, records_of
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
@@ -39,9 +39,9 @@ def produce(broker: LocalBroker, row: TopicPartition, values: list[bytes], **set
     assert producer.flush(100) == 0
 
 
-def poll_until(fetcher: Fetcher, count: int) -> list[Fetched]:
+def poll_until(fetcher: Fetcher, count: int) -> list[FetchedBatches]:
     """Poll until so many parts came."""
-    found: list[Fetched] = []
+    found: list[FetchedBatches] = []
 
     def enough() -> bool:
         found.extend(fetcher.poll(1.0))
@@ -51,7 +51,7 @@ def poll_until(fetcher: Fetcher, count: int) -> list[Fetched]:
     return found
 
 
-def values_of(fetched: Fetched) -> list[bytes | None]:
+def values_of(fetched: FetchedBatches) -> list[bytes | None]:
     return [
         record.value
         for batch in fetched.batches

@@ -13,9 +13,9 @@ from tidelog.client.offsets import (
     END,
     START,
     Extent,
-    Kind,
     OffsetError,
     Position,
+    PositionKind,
     Range,
     parse,
     parse_position,
@@ -27,9 +27,13 @@ NEW_YEAR = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 numbers = st.integers(0, 2**62)
 # Positions with a text that reads back as the same position.
 positions = st.one_of(
-    st.builds(Position, st.sampled_from([Kind.START, Kind.END, Kind.ABSOLUTE]), numbers),
-    st.builds(Position, st.just(Kind.TIME), st.integers(10**11, 2**62)),
-    st.builds(lambda seconds: Position(Kind.AGO, seconds * 1000), st.integers(0, 10**9)),
+    st.builds(
+        Position,
+        st.sampled_from([PositionKind.START, PositionKind.END, PositionKind.ABSOLUTE]),
+        numbers,
+    ),
+    st.builds(Position, st.just(PositionKind.TIME), st.integers(10**11, 2**62)),
+    st.builds(lambda seconds: Position(PositionKind.AGO, seconds * 1000), st.integers(0, 10**9)),
 )
 logs = st.tuples(numbers, st.integers(0, 10**6)).map(lambda t: Extent(t[0], t[0] + t[1]))
 
@@ -42,26 +46,26 @@ logs = st.tuples(numbers, st.integers(0, 10**6)).map(lambda t: Extent(t[0], t[0]
         ("beginning", START),
         ("end", END),
         ("latest", END),
-        ("0", Position(Kind.ABSOLUTE, 0)),
-        ("1742", Position(Kind.ABSOLUTE, 1742)),
-        ("+10", Position(Kind.START, 10)),
-        ("-10", Position(Kind.END, 10)),
-        (" -10 ", Position(Kind.END, 10)),
-        ("@2026-01-01", Position(Kind.TIME, NEW_YEAR)),
-        ("@2026-01-01T00:00", Position(Kind.TIME, NEW_YEAR)),
-        ("@2026-01-01 00:00", Position(Kind.TIME, NEW_YEAR)),
-        ("@2026-01-01T00:00Z", Position(Kind.TIME, NEW_YEAR)),
-        ("@2026-01-01T02:00+02:00", Position(Kind.TIME, NEW_YEAR)),
-        ("@2025-12-31T19:00-0500", Position(Kind.TIME, NEW_YEAR)),
-        ("@2026-01-01T00:00:30", Position(Kind.TIME, NEW_YEAR + 30_000)),
-        ("@2026-01-01T00:00:30.25Z", Position(Kind.TIME, NEW_YEAR + 30_250)),
-        ("@1767225600000", Position(Kind.TIME, NEW_YEAR)),
-        ("@-90s", Position(Kind.AGO, 90_000)),
-        ("@-5m", Position(Kind.AGO, 300_000)),
-        ("@-48h", Position(Kind.AGO, 48 * 3_600_000)),
-        ("@-2d", Position(Kind.AGO, 48 * 3_600_000)),
-        ("-10m", Position(Kind.AGO, 600_000)),
-        ("-10", Position(Kind.END, 10)),
+        ("0", Position(PositionKind.ABSOLUTE, 0)),
+        ("1742", Position(PositionKind.ABSOLUTE, 1742)),
+        ("+10", Position(PositionKind.START, 10)),
+        ("-10", Position(PositionKind.END, 10)),
+        (" -10 ", Position(PositionKind.END, 10)),
+        ("@2026-01-01", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2026-01-01T00:00", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2026-01-01 00:00", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2026-01-01T00:00Z", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2026-01-01T02:00+02:00", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2025-12-31T19:00-0500", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@2026-01-01T00:00:30", Position(PositionKind.TIME, NEW_YEAR + 30_000)),
+        ("@2026-01-01T00:00:30.25Z", Position(PositionKind.TIME, NEW_YEAR + 30_250)),
+        ("@1767225600000", Position(PositionKind.TIME, NEW_YEAR)),
+        ("@-90s", Position(PositionKind.AGO, 90_000)),
+        ("@-5m", Position(PositionKind.AGO, 300_000)),
+        ("@-48h", Position(PositionKind.AGO, 48 * 3_600_000)),
+        ("@-2d", Position(PositionKind.AGO, 48 * 3_600_000)),
+        ("-10m", Position(PositionKind.AGO, 600_000)),
+        ("-10", Position(PositionKind.END, 10)),
     ],
 )
 def test_one_position(text: str, expected: Position) -> None:
@@ -144,8 +148,8 @@ def test_any_time_in_any_zone_reads_as_python_reads_it(
     text = moment.isoformat(timespec=precision)
     exact = datetime.fromisoformat(text)
     expected = (exact - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    assert parse(f"@{text}") == Position(Kind.TIME, expected)
-    assert parse(f"@{text}:{last}") == Range(Position(Kind.TIME, expected), last)
+    assert parse(f"@{text}") == Position(PositionKind.TIME, expected)
+    assert parse(f"@{text}:{last}") == Range(Position(PositionKind.TIME, expected), last)
 
 
 @given(st.text(max_size=40))
@@ -159,7 +163,7 @@ def test_everything_but_a_plain_number_falls_into_the_log(
     position: Position, log: Extent, by_time: int | None
 ) -> None:
     offset = resolve(position, log, by_time)
-    if position.kind is Kind.ABSOLUTE:
+    if position.kind is PositionKind.ABSOLUTE:
         assert offset == position.value
     else:
         assert log.start <= offset <= log.end
@@ -168,19 +172,21 @@ def test_everything_but_a_plain_number_falls_into_the_log(
 @given(logs, st.integers(0, 10**6))
 def test_relative_offsets_count_from_their_end(log: Extent, distance: int) -> None:
     size = log.end - log.start
-    assert resolve(Position(Kind.START, distance), log, None) - log.start == min(distance, size)
-    assert log.end - resolve(Position(Kind.END, distance), log, None) == min(distance, size)
+    assert resolve(Position(PositionKind.START, distance), log, None) - log.start == min(
+        distance, size
+    )
+    assert log.end - resolve(Position(PositionKind.END, distance), log, None) == min(distance, size)
 
 
 def test_a_time_is_where_the_look_up_says_or_the_end() -> None:
     log = Extent(10, 20)
-    assert resolve(Position(Kind.TIME, 5), log, 15) == 15
-    assert resolve(Position(Kind.TIME, 5), log, None) == 20
-    assert resolve(Position(Kind.AGO, 5), log, 3) == 10
+    assert resolve(Position(PositionKind.TIME, 5), log, 15) == 15
+    assert resolve(Position(PositionKind.TIME, 5), log, None) == 20
+    assert resolve(Position(PositionKind.AGO, 5), log, 3) == 10
 
 
 def test_a_time_span_is_counted_back_from_now() -> None:
-    assert Position(Kind.AGO, 1000).time_ms(5000) == 4000
-    assert Position(Kind.AGO, 9000).time_ms(5000) == 0
-    assert Position(Kind.TIME, 77).time_ms(5000) == 77
+    assert Position(PositionKind.AGO, 1000).time_ms(5000) == 4000
+    assert Position(PositionKind.AGO, 9000).time_ms(5000) == 0
+    assert Position(PositionKind.TIME, 77).time_ms(5000) == 77
     assert START.time_ms(5000) is None

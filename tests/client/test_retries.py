@@ -12,7 +12,7 @@ from support.waiting import until
 
 from tidelog.client import admin
 from tidelog.client.cluster import LEADER_MOVED, Cluster
-from tidelog.client.fetcher import Fetched, Fetcher
+from tidelog.client.fetcher import FetchedBatches, Fetcher
 from tidelog.client.groups import delete_groups, list_groups
 from tidelog.client.partitions import LATEST, list_offsets
 from tidelog.errors import ApiError, ErrorCode
@@ -96,9 +96,9 @@ def fetched(code: ErrorCode = ErrorCode.NONE, *, offset: int | None = None) -> F
     return FetchResponse(responses=[topic])
 
 
-def poll(fetcher: Fetcher) -> list[Fetched]:
+def poll(fetcher: Fetcher) -> list[FetchedBatches]:
     """The next answer that the caller is told of."""
-    found: list[Fetched] = until(lambda: fetcher.poll(0.1), "an answer of the fetcher")
+    found: list[FetchedBatches] = until(lambda: fetcher.poll(0.1), "an answer of the fetcher")
     return found
 
 

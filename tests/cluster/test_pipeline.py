@@ -79,7 +79,7 @@ def test_leaders_die_and_move_while_records_are_read(own_cluster: LocalCluster) 
     last = leader(cluster, "read")
     with Cluster(last.bootstrap) as admins:
         change = (Change.SET, "min.insync.replicas", "2")
-        admin.alter_configs(admins, admin.Resource.TOPIC, "read", [change])
+        admin.alter_configs(admins, admin.ConfigResource.TOPIC, "read", [change])
     with RawClient(last.port) as raw:
         few = ErrorCode.NOT_ENOUGH_REPLICAS
         until(

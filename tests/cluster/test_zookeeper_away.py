@@ -96,7 +96,7 @@ def test_away_and_back(new_cluster: Any, tmp_path: Path) -> None:
             assert broker.stop(timeout=100) == 0
         for broker in cluster.brokers.values():
             assert f"without moving leaders away: ZooKeeper at {server.connect}" in broker.log
-            for noise in ("Connection dropped", "never awaited", "Traceback"):
+            for noise in ("BrokerConnection dropped", "never awaited", "Traceback"):
                 assert noise not in broker.log.partition(LOST)[2], broker.log
 
 

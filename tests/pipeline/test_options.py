@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from tidelog.client.offsets import END, START, Kind, Position
+from tidelog.client.offsets import END, START, Position, PositionKind
 from tidelog.pipeline.kafka_settings import CONSUMER, PRODUCER, REFUSED_BY_SOURCE
 from tidelog.pipeline.options import (
     SOURCE_OPTIONS,
@@ -154,12 +154,12 @@ def test_which_topics() -> None:
         ("earliest", START),
         ("Latest", END),
         ("start", START),
-        ("-10", Position(Kind.END, 10)),
-        ("+10", Position(Kind.START, 10)),
-        ("1742", Position(Kind.ABSOLUTE, 1742)),
-        ("-10m", Position(Kind.AGO, 600_000)),
-        ("@-2h", Position(Kind.AGO, 7_200_000)),
-        ("@2026-01-01T00:00Z", Position(Kind.TIME, NEW_YEAR)),
+        ("-10", Position(PositionKind.END, 10)),
+        ("+10", Position(PositionKind.START, 10)),
+        ("1742", Position(PositionKind.ABSOLUTE, 1742)),
+        ("-10m", Position(PositionKind.AGO, 600_000)),
+        ("@-2h", Position(PositionKind.AGO, 7_200_000)),
+        ("@2026-01-01T00:00Z", Position(PositionKind.TIME, NEW_YEAR)),
     ],
 )
 def test_one_offset_for_all(text: str, position: Position) -> None:
@@ -174,8 +174,8 @@ def test_offsets_by_partition_are_numbers_as_in_spark_or_the_language() -> None:
     where = source(startingOffsets=text).starting
     assert where is not None and where.each is not None
     assert [where.each[TopicPartition("t", i)] for i in range(5)] == [
-        START, END, Position(Kind.ABSOLUTE, 7), Position(Kind.END, 7),
-        Position(Kind.TIME, NEW_YEAR),
+        START, END, Position(PositionKind.ABSOLUTE, 7), Position(PositionKind.END, 7),
+        Position(PositionKind.TIME, NEW_YEAR),
     ]  # fmt: skip
 
 
@@ -184,13 +184,13 @@ def test_a_time_wins_over_times_by_partition_which_win_over_offsets() -> None:
     for end in ("starting", "ending"):
         options = {f"{end}Offsets": "17"}
         where = getattr(source(**options), end)
-        assert where.position == Position(Kind.ABSOLUTE, 17)
+        assert where.position == Position(PositionKind.ABSOLUTE, 17)
         options[f"{end}OffsetsByTimestamp"] = by_partition
         where = getattr(source(**options), end)
-        assert where.each == {TopicPartition("clicks", 0): Position(Kind.TIME, 2_000)}
+        assert where.each == {TopicPartition("clicks", 0): Position(PositionKind.TIME, 2_000)}
         options[f"{end}Timestamp"] = "1000"
         where = getattr(source(**options), end)
-        assert (where.position, where.each) == (Position(Kind.TIME, 1_000), None)
+        assert (where.position, where.each) == (Position(PositionKind.TIME, 1_000), None)
 
 
 def test_no_record_at_a_time_is_an_error_only_for_times_where_a_query_starts() -> None:

@@ -19,7 +19,7 @@ from support.filling import write_batch
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster
-from tidelog.client.connection import BrokerUnreachable, Connection
+from tidelog.client.connection import BrokerConnection, BrokerUnreachable
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import delete_records
 from tidelog.errors import ApiError, ErrorCode
@@ -165,10 +165,10 @@ def test_records_that_a_broker_must_get_from_afar(
     """
     make(cluster, topic)
     produce(broker, topic, [b"x"] * 20)
-    receive = Connection.receive
+    receive = BrokerConnection.receive
     late = 7  # answers that come without the records
 
-    def without_records(connection: Connection) -> Any:
+    def without_records(connection: BrokerConnection) -> Any:
         nonlocal late
         response = receive(connection)
         if isinstance(response, FetchResponse) and late:
@@ -179,7 +179,7 @@ def test_records_that_a_broker_must_get_from_afar(
             response.topics[0].partitions[0].offset = 15  # what is older is not on its disk
         return response
 
-    monkeypatch.setattr(Connection, "receive", without_records)
+    monkeypatch.setattr(BrokerConnection, "receive", without_records)
     assert offsets(options(broker, fetch_max_wait_ms=0), OffsetRange(topic, 0, 3, 20)) == list(
         range(3, 20)
     )

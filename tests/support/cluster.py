@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from support.raw_client import RawClient
 from support.waiting import until
 
-from tidelog.client.connection import Connection
+from tidelog.client.connection import BrokerConnection
 from tidelog.errors import ErrorCode
 from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing import LocalCluster
@@ -154,7 +154,7 @@ def everybody_knows(cluster: LocalCluster, name: str) -> None:
 
 
 def api_versions(broker: ClusterBroker) -> dict[int, tuple[int, int]]:
-    with Connection("127.0.0.1", broker.port) as connection:
+    with BrokerConnection("127.0.0.1", broker.port) as connection:
         return connection._versions
 
 

@@ -18,7 +18,7 @@ from support.waiting import until
 
 from tidelog.testing.ports import free_port
 from tidelog.testing.process import is_running, wait_gone
-from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
+from tidelog.tools.cluster_folder import BrokerEntry, ClusterFolder, locked
 
 pytestmark = pytest.mark.timeout(600)  # each waits for several things in turn
 
@@ -216,7 +216,7 @@ def test_one_command_at_a_time(tmp_path: Path) -> None:
     """`up` while another command is at work would forget what that one has started."""
     data = tmp_path / "cluster"
     data.mkdir()
-    state = ClusterFolder(data, free_port(), 0, {1: Member(1, free_port())})
+    state = ClusterFolder(data, free_port(), 0, {1: BrokerEntry(1, free_port())})
     state.save()
     with locked(data):
         waiting = spawn("cluster", "down", "--data", str(data), bootstrap="")
@@ -224,7 +224,7 @@ def test_one_command_at_a_time(tmp_path: Path) -> None:
         note = f"waiting for another tidelog cluster command (process {os.getpid()})\n"
         assert waiting.stderr.readline() == note
         assert run("cluster", "status", "--data", str(data)).code == 0, "it takes no lock"
-        state.brokers[2] = Member(2, free_port())
+        state.brokers[2] = BrokerEntry(2, free_port())
         state.save()
     out, err = waiting.communicate()
     assert (waiting.returncode, err) == (0, "")

@@ -69,7 +69,7 @@ TIMEOUT_MS = 30_000
 _TOPICS_IN_A_REQUEST = 50  # each has dozens of settings
 
 
-class Resource(IntEnum):
+class ConfigResource(IntEnum):
     """What has settings."""
 
     TOPIC = 2
@@ -227,7 +227,7 @@ def reassign(
     }
 
 
-class Move(NamedTuple):
+class Reassignment(NamedTuple):
     """A partition that is being reassigned: its old and new replicas."""
 
     replicas: tuple[int, ...]
@@ -240,7 +240,7 @@ class Move(NamedTuple):
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
-def reassignments(cluster: Cluster) -> dict[tuple[str, int], Move]:
+def reassignments(cluster: Cluster) -> dict[tuple[str, int], Reassignment]:
     """The partitions that are being reassigned."""
     response = _ask_controller(
         cluster,
@@ -250,7 +250,7 @@ def reassignments(cluster: Cluster) -> dict[tuple[str, int], Move]:
     )
     _check(response)
     return {
-        (topic.name, row.partition_index): Move(
+        (topic.name, row.partition_index): Reassignment(
             tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
         )
         for topic in response.topics
@@ -325,7 +325,7 @@ def _ask_controller(
 
 def describe_configs(
     cluster: Cluster,
-    kind: Resource,
+    kind: ConfigResource,
     name: str,
     *,
     documentation: bool = False,
@@ -343,16 +343,16 @@ def topic_configs(cluster: Cluster, names: Iterable[str]) -> dict[str, list[Conf
     """Every setting of these topics, or an error that names the first one that is not there."""
     found: dict[str, list[ConfigEntry]] = {}
     for some in in_requests(names, _TOPICS_IN_A_REQUEST):
-        request = _describe_request(Resource.TOPIC, some)
+        request = _describe_request(ConfigResource.TOPIC, some)
         for result in cluster.ask(request, DescribeConfigsResponse).results:
             name = result.resource_name
-            _check(result, subject=_subject(Resource.TOPIC, name))
+            _check(result, subject=_subject(ConfigResource.TOPIC, name))
             found[name] = _entries(result)
     return found
 
 
 def _describe_request(
-    kind: Resource, names: Iterable[str], documentation: bool = False
+    kind: ConfigResource, names: Iterable[str], documentation: bool = False
 ) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(
         resources=[
@@ -379,7 +379,7 @@ def _entries(result: DescribeConfigsResult) -> list[ConfigEntry]:
 
 def alter_configs(
     cluster: Cluster,
-    kind: Resource,
+    kind: ConfigResource,
     name: str,
     changes: Sequence[tuple[Change, str, str | None]],
     *,
@@ -400,12 +400,12 @@ def alter_configs(
     _check(result, subject=_subject(kind, name))
 
 
-def _owner(kind: Resource, name: str) -> int | None:
+def _owner(kind: ConfigResource, name: str) -> int | None:
     """A broker's own settings are known to that broker only."""
-    return int(name) if kind is Resource.BROKER and name else None
+    return int(name) if kind is ConfigResource.BROKER and name else None
 
 
-def _subject(kind: Resource, name: str) -> str:
-    if kind is Resource.TOPIC:
+def _subject(kind: ConfigResource, name: str) -> str:
+    if kind is ConfigResource.TOPIC:
         return f"topic {name!r}"
     return f"broker {name}" if name else "all brokers"

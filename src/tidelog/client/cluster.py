@@ -21,9 +21,9 @@ from tidelog.client.connection import (
     CLIENT_ID,
     CONNECT_TIMEOUT,
     REQUEST_TIMEOUT,
+    BrokerConnection,
     BrokerUnreachable,
     CannotConnect,
-    Connection,
     format_address,
     parse_address,
 )
@@ -154,7 +154,7 @@ class Cluster:
         self._clock = clock or SystemClock()
         self.coordinators: dict[str, int] = {}  # of groups, as far as they are known
         self._brokers: dict[int, BrokerView] = {}
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -169,15 +169,17 @@ class Cluster:
 
     # -- connections ------------------------------------------------------------
 
-    def connect(self, host: str, port: int) -> Connection:
+    def connect(self, host: str, port: int) -> BrokerConnection:
         """A connection to an address; the one we have, if it is open."""
         found = self._connections.get((host, port))
         if found is None or found.closed:
             found = self._connections[host, port] = self._new_connection(host, port)
         return found
 
-    def _new_connection(self, host: str, port: int, timeout: float | None = None) -> Connection:
-        return Connection(
+    def _new_connection(
+        self, host: str, port: int, timeout: float | None = None
+    ) -> BrokerConnection:
+        return BrokerConnection(
             host,
             port,
             client_id=self._client_id,
@@ -185,7 +187,7 @@ class Cluster:
             timeout=timeout or self._timeout,
         )
 
-    def any_connection(self) -> Connection:
+    def any_connection(self) -> BrokerConnection:
         """A connection to any broker: an open one, a known one, a bootstrap address."""
         for connection in self._connections.values():
             if not connection.closed:
@@ -204,12 +206,12 @@ class Cluster:
         )
         raise CannotConnect(f"cannot reach any broker: {reasons}")
 
-    def connection_to(self, broker_id: int) -> Connection:
+    def connection_to(self, broker_id: int) -> BrokerConnection:
         """A connection to a broker by its number."""
         broker = self._broker(broker_id)
         return self.connect(broker.host, broker.port)
 
-    def open(self, broker_id: int) -> Connection:
+    def open(self, broker_id: int) -> BrokerConnection:
         """A connection to a broker for the caller alone, for requests that wait."""
         broker = self._broker(broker_id)
         return self._new_connection(broker.host, broker.port)

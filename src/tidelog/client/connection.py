@@ -1,6 +1,6 @@
 """One connection to one broker, with blocking calls and time limits.
 
-    with Connection("localhost", 9092) as connection:
+    with BrokerConnection("localhost", 9092) as connection:
         answer = connection.request(MetadataRequest(), MetadataResponse)
 
 The first request is preceded by ApiVersions; after that every message goes out in the
@@ -66,7 +66,7 @@ class _Expected(NamedTuple):
     version: int
 
 
-class Connection:
+class BrokerConnection:
     """See the module.  Connects when it is made; any failure closes it."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Connection:
         self._expected.clear()
         self._socket.close()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> BrokerConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

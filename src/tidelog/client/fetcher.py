@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, TopicView, error_of
-from tidelog.client.connection import Connection
+from tidelog.client.connection import BrokerConnection
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.topic_partition import TopicPartition
@@ -39,7 +39,7 @@ _LAST_WITH_NAMES = 12  # from Fetch 13 on, topics go by their ids
 _RETRY_PAUSE = 0.1
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """What came of one partition: whole batches, or an error."""
 
     partition: TopicPartition
@@ -53,7 +53,7 @@ class Fetched(NamedTuple):
 class _Request:
     """A fetch that is under way, and the offsets that it asked for."""
 
-    connection: Connection
+    connection: BrokerConnection
     offsets: dict[TopicPartition, int]
     topics: dict[bytes, str] = field(default_factory=dict)
 
@@ -80,9 +80,9 @@ class Fetcher:
         self.positions: dict[TopicPartition, int] = {}
         self._ids: dict[str, bytes] = {}  # topic ids, to notice a topic that was recreated
         self._leaders: dict[TopicPartition, int] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, BrokerConnection] = {}
         self._requests: dict[int, _Request] = {}
-        self._gone: list[Fetched] = []
+        self._gone: list[FetchedBatches] = []
         self._refresh_at: float | None = 0.0
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
@@ -96,7 +96,7 @@ class Fetcher:
         self.positions.pop(partition, None)
         self._leaders.pop(partition, None)
 
-    def poll(self, timeout: float) -> list[Fetched]:
+    def poll(self, timeout: float) -> list[FetchedBatches]:
         """What has come, within so many seconds; often nothing."""
         try:
             self._refresh()
@@ -108,7 +108,7 @@ class Fetcher:
             if self._refresh_at is not None:
                 timeout = min(timeout, _RETRY_PAUSE)
             readable = _readable(waiting, timeout)
-            result: list[Fetched] = []
+            result: list[FetchedBatches] = []
             for leader, request in list(self._requests.items()):
                 if request.connection.fileno() in readable:
                     del self._requests[leader]
@@ -147,7 +147,7 @@ class Fetcher:
                 self.drop(partition)
                 self._ids.pop(partition.topic, None)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                self._gone.append(Fetched(partition, offset, [], -1, code))
+                self._gone.append(FetchedBatches(partition, offset, [], -1, code))
                 continue
             self._ids.setdefault(partition.topic, topic.topic_id)
             leader = NO_LEADER if topic.error else topic.leader_of(partition.partition)
@@ -206,7 +206,7 @@ class Fetcher:
 
     # -- answers ----------------------------------------------------------------
 
-    def _take(self, response: FetchResponse, request: _Request) -> list[Fetched]:
+    def _take(self, response: FetchResponse, request: _Request) -> list[FetchedBatches]:
         if response.error_code:
             self._refresh_soon()
             if response.error_code not in LEADER_MOVED | TOPIC_GONE:
@@ -228,14 +228,14 @@ class Fetcher:
 
     def _take_partition(
         self, partition: TopicPartition, asked: int, data: PartitionData
-    ) -> Fetched | None:
+    ) -> FetchedBatches | None:
         code = error_of(data.error_code).code if data.error_code else ErrorCode.NONE
         if code in LEADER_MOVED or code in TOPIC_GONE or code == ErrorCode.KAFKA_STORAGE_ERROR:
             self._refresh_soon()
             self._leaders[partition] = NO_LEADER
             return None
         if code:
-            return Fetched(partition, asked, [], data.high_watermark, code)
+            return FetchedBatches(partition, asked, [], data.high_watermark, code)
         batches = list(split_batches(data.records or b""))
         if batches:
             position = max(asked, read_header(batches[-1]).last_offset + 1)
@@ -245,7 +245,7 @@ class Fetcher:
         elif data.records:
             # Less than one batch although the first one is always whole: not magic 2.
             batches = [memoryview(data.records)]
-        return Fetched(partition, asked, batches, data.high_watermark) if batches else None
+        return FetchedBatches(partition, asked, batches, data.high_watermark) if batches else None
 
 
 def records_of(batch: memoryview) -> Iterator[Record]:
@@ -262,7 +262,7 @@ def records_of(batch: memoryview) -> Iterator[Record]:
     return decode_batch(batch)
 
 
-def _readable(connections: Iterable[Connection], timeout: float) -> set[int]:
+def _readable(connections: Iterable[BrokerConnection], timeout: float) -> set[int]:
     """The files of those with an answer.  Not ``select``: it knows only 1024 files."""
     poll = select.poll()
     for connection in connections:

@@ -74,7 +74,7 @@ class OffsetError(ValueError):
     """A text that names no offset; the message says what would."""
 
 
-class Kind(Enum):
+class PositionKind(Enum):
     """What an offset is counted from."""
 
     START = "start"
@@ -92,27 +92,27 @@ class Position:
     ms, or a time span in ms.
     """
 
-    kind: Kind
+    kind: PositionKind
     value: int = 0
 
     def __str__(self) -> str:
-        if self.kind is Kind.START:
+        if self.kind is PositionKind.START:
             return f"+{self.value}" if self.value else "start"
-        if self.kind is Kind.END:
+        if self.kind is PositionKind.END:
             return f"-{self.value}" if self.value else "end"
-        if self.kind is Kind.TIME:
+        if self.kind is PositionKind.TIME:
             return f"@{self.value}"
-        return f"@-{self.value // 1000}s" if self.kind is Kind.AGO else str(self.value)
+        return f"@-{self.value // 1000}s" if self.kind is PositionKind.AGO else str(self.value)
 
     def time_ms(self, now_ms: int) -> int | None:
         """The time that it names, if it names one."""
-        if self.kind is Kind.TIME:
+        if self.kind is PositionKind.TIME:
             return self.value
-        return max(0, now_ms - self.value) if self.kind is Kind.AGO else None
+        return max(0, now_ms - self.value) if self.kind is PositionKind.AGO else None
 
 
-START = Position(Kind.START)
-END = Position(Kind.END)
+START = Position(PositionKind.START)
+END = Position(PositionKind.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,11 @@ def _position(text: str, match: re.Match[str]) -> Position:
             raise OffsetError(f"{text!r} is not an offset; {_HELP}")
         return START if _NAMES[found["name"]] == "start" else END
     if found["number"]:
-        kinds = {"+": Kind.START, "-": Kind.END, "": Kind.ABSOLUTE}
+        kinds = {"+": PositionKind.START, "-": PositionKind.END, "": PositionKind.ABSOLUTE}
         return Position(kinds[found["sign"]], _limited(text, int(found["number"])))
     ago, unit = found["ago"] or found["span"], found["unit"] or found["span_unit"]
     if ago:
-        return Position(Kind.AGO, _limited(text, int(ago) * _UNITS[unit]))
+        return Position(PositionKind.AGO, _limited(text, int(ago) * _UNITS[unit]))
     if found["epoch"]:
         milliseconds = _limited(text, int(found["epoch"]))
         if milliseconds < _SMALLEST_EPOCH:
@@ -186,8 +186,8 @@ def _position(text: str, match: re.Match[str]) -> Position:
                 f"{text!r} would be in 1970: write a date as 2026-01-01, "
                 "and a time since 1970 in milliseconds, not seconds"
             )
-        return Position(Kind.TIME, milliseconds)
-    return Position(Kind.TIME, _milliseconds(text, found))
+        return Position(PositionKind.TIME, milliseconds)
+    return Position(PositionKind.TIME, _milliseconds(text, found))
 
 
 def _limited(text: str, number: int) -> int:
@@ -218,10 +218,10 @@ def resolve(position: Position, log: Extent, by_time: int | None) -> int:
     For a position that names a time, ``by_time`` is the first record at or after it, and
     None if there is none.
     """
-    if position.kind is Kind.ABSOLUTE:
+    if position.kind is PositionKind.ABSOLUTE:
         return position.value
-    if position.kind is Kind.START:
+    if position.kind is PositionKind.START:
         return min(log.start + position.value, log.end)
-    if position.kind is Kind.END:
+    if position.kind is PositionKind.END:
         return max(log.end - position.value, log.start)
     return log.end if by_time is None else min(max(by_time, log.start), log.end)

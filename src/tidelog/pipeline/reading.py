@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from tidelog.client.cluster import LEADER_MOVED, NO_LEADER, TOPIC_GONE, Cluster, error_of
-from tidelog.client.connection import BrokerUnreachable, Connection
+from tidelog.client.connection import BrokerConnection, BrokerUnreachable
 from tidelog.client.partitions import EARLIEST_LOCAL, LATEST, extents, list_offsets
 from tidelog.clock import Clock, SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -113,7 +113,7 @@ class _Reader:
         self._fetch_bytes = client.partition_max_bytes
         self._max_wait_ms = client.fetch_max_wait_ms
         self._cluster: Cluster = client.cluster()
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._under_way = False
         self._pause = _FIRST_PAUSE
         # Since when nothing new comes.  The time that the caller takes over a batch is his own.
@@ -167,7 +167,7 @@ class _Reader:
         self._try_again(BrokerUnreachable("the broker answered without the partition"))
         return None
 
-    def _connect(self) -> Connection | None:
+    def _connect(self) -> BrokerConnection | None:
         """To the leader, if the topic is still the one that was planned."""
         place = self._part.place
         topic = self._cluster.metadata([place.topic]).topics.get(place.topic)

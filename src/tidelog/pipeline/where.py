@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tidelog.client.offsets import END, START, Kind, OffsetError, Position, parse_position
+from tidelog.client.offsets import END, START, OffsetError, Position, PositionKind, parse_position
 from tidelog.pipeline.option_values import Given, OptionError
 from tidelog.topic_partition import TopicPartition
 
@@ -144,7 +144,7 @@ def _time(name: str, value: Any) -> Position:
             f"{name}={value}: write milliseconds since 1970, for example 1767225600000, or use "
             f"{other}=@2026-01-01T00:00Z"
         )
-    return Position(Kind.TIME, value)
+    return Position(PositionKind.TIME, value)
 
 
 def _offset(name: str, value: Any) -> Position:
@@ -159,7 +159,7 @@ def _offset(name: str, value: Any) -> Position:
             f"{name}: {value!r} is not an offset; write a number, -1 for latest, -2 for "
             'earliest, or a string: "-10", "@2026-01-01T00:00Z"'
         )
-    return {-2: START, -1: END}.get(value, Position(Kind.ABSOLUTE, value))
+    return {-2: START, -1: END}.get(value, Position(PositionKind.ABSOLUTE, value))
 
 
 def _by_partition(
@@ -208,7 +208,10 @@ def check_pairs(starting: Where, ending: Where) -> None:
         )
     for place, first in starting.each.items():
         last = ending.each[place]
-        comparable = first.kind is last.kind and first.kind in (Kind.ABSOLUTE, Kind.TIME)
+        comparable = first.kind is last.kind and first.kind in (
+            PositionKind.ABSOLUTE,
+            PositionKind.TIME,
+        )
         if comparable and first.value > last.value:
             raise OptionError(
                 f"{starting.option} is {first.value} for {place}, after {ending.option} "

@@ -13,7 +13,7 @@ import click
 from tidelog.client.cluster import Cluster
 from tidelog.errors import ApiError, SettingError
 from tidelog.text import plural, some
-from tidelog.tools.cluster_folder import ClusterFolder, Member, locked
+from tidelog.tools.cluster_folder import BrokerEntry, ClusterFolder, locked
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
 from tidelog.tools.output import Column, note, show_json, show_rows, size_text
@@ -72,7 +72,7 @@ def up(
         data.mkdir(parents=True, exist_ok=True)  # the lock is in it
     with locked(data):
         found = ClusterFolder.load(data)
-        new: list[Member] = []
+        new: list[BrokerEntry] = []
         if found is None:
             found = ClusterFolder.plan(data, *wanted)
         else:
@@ -105,7 +105,7 @@ def up(
     click.echo(f"  try: tidelog topics list{where}")
 
 
-def _add(found: ClusterFolder, wanted: int | None) -> list[Member]:
+def _add(found: ClusterFolder, wanted: int | None) -> list[BrokerEntry]:
     there = len(found.brokers)
     if wanted is None or wanted == there:
         return []
@@ -233,7 +233,7 @@ def _to_change(data: Path) -> Iterator[ClusterFolder]:
         yield _existing(data)
 
 
-def _running(found: ClusterFolder, number: int) -> Member:
+def _running(found: ClusterFolder, number: int) -> BrokerEntry:
     broker = found.broker(number)
     if not found.runs(broker):
         raise SettingError(f"broker {number} is not running")
@@ -295,7 +295,7 @@ def down(data: Path) -> None:
     click.echo(f"stopped: everything is on disk in {data}")
 
 
-def _check_clean(found: ClusterFolder, unclean: Sequence[Member]) -> None:
+def _check_clean(found: ClusterFolder, unclean: Sequence[BrokerEntry]) -> None:
     if unclean:
         logs = [str(found.log_path(broker.broker_id)) for broker in unclean]
         raise click.ClickException(

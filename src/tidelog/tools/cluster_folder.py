@@ -56,7 +56,7 @@ def locked(data: Path) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Member:
+class BrokerEntry:
     """One broker: where it listens, and its process while it runs."""
 
     broker_id: int
@@ -71,7 +71,7 @@ class ClusterFolder:
     data: Path
     zookeeper_port: int
     zookeeper_pid: int = 0
-    brokers: dict[int, Member] = field(default_factory=dict)
+    brokers: dict[int, BrokerEntry] = field(default_factory=dict)
 
     # -- the files ----------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class ClusterFolder:
         """The cluster of a folder, if there is one."""
         try:
             value = json.loads((data / "cluster.json").read_text())
-            brokers = {row["broker_id"]: Member(**row) for row in value["brokers"]}
+            brokers = {row["broker_id"]: BrokerEntry(**row) for row in value["brokers"]}
             return cls(data, value["zookeeper_port"], value["zookeeper_pid"], brokers)
         except FileNotFoundError:
             return None
@@ -97,7 +97,7 @@ class ClusterFolder:
         settings: Mapping[str, str],
     ) -> ClusterFolder:
         """A new cluster: a port and a file of settings for each broker."""
-        brokers = {i: Member(i, port + i - 1) for i in range(1, count + 1)}
+        brokers = {i: BrokerEntry(i, port + i - 1) for i in range(1, count + 1)}
         planned = cls(data, zookeeper_port, 0, brokers)
         replicas = min(count, 3)
         values = {
@@ -131,7 +131,7 @@ class ClusterFolder:
                 f"port {taken[0]} is in use: choose others with --port and --zookeeper-port"
             )
 
-    def add(self, count: int) -> list[Member]:
+    def add(self, count: int) -> list[BrokerEntry]:
         """More brokers, ``count`` in all, with the settings of the first."""
         values = self._read_properties(min(self.brokers))
         for name in ("advertised.listeners", "broker.rack"):  # of the first alone
@@ -141,13 +141,13 @@ class ClusterFolder:
             port = max(broker.port for broker in self.brokers.values()) + 1
             while port == self.zookeeper_port or in_use(port):
                 port += 1
-            broker = self.brokers[broker_id] = Member(broker_id, port)
+            broker = self.brokers[broker_id] = BrokerEntry(broker_id, port)
             self._write_properties(broker, values)
             new.append(broker)
         self.save()
         return new
 
-    def _write_properties(self, broker: Member, values: Mapping[str, object]) -> None:
+    def _write_properties(self, broker: BrokerEntry, values: Mapping[str, object]) -> None:
         directory = (self.data / f"broker-{broker.broker_id}").resolve()
         listener = f"PLAINTEXT://127.0.0.1:{broker.port}"
         own = dict(zip(_OWN, (broker.broker_id, listener, directory), strict=True))
@@ -189,7 +189,7 @@ class ClusterFolder:
         found: int = settings["default.replication.factor"]
         return found
 
-    def broker(self, broker_id: int) -> Member:
+    def broker(self, broker_id: int) -> BrokerEntry:
         found = self.brokers.get(broker_id)
         if found is None:
             known = ", ".join(map(str, self.brokers))
@@ -199,7 +199,7 @@ class ClusterFolder:
     def log_path(self, broker_id: int) -> Path:
         return self.data / f"broker-{broker_id}.log"
 
-    def runs(self, broker: Member) -> bool:
+    def runs(self, broker: BrokerEntry) -> bool:
         return is_running(broker.pid, str(self._properties(broker.broker_id)))
 
     @property
@@ -221,7 +221,7 @@ class ClusterFolder:
         self.save()  # before we wait: `down` must find it, whatever happens
         server.wait_ready()
 
-    def start(self, brokers: Iterable[Member]) -> None:
+    def start(self, brokers: Iterable[BrokerEntry]) -> None:
         """Start brokers and wait until they serve; SettingError if one does not."""
         started = []
         for broker in brokers:
@@ -240,13 +240,13 @@ class ClusterFolder:
             except RuntimeError as error:
                 raise SettingError(str(error)) from error
 
-    def stop_all(self) -> list[Member]:
+    def stop_all(self) -> list[BrokerEntry]:
         """Brokers first and all at once, then ZooKeeper; returns those that were not clean."""
         unclean = self.stop(self.brokers.values())
         self.stop_zookeeper()
         return unclean
 
-    def stop(self, brokers: Iterable[Member]) -> list[Member]:
+    def stop(self, brokers: Iterable[BrokerEntry]) -> list[BrokerEntry]:
         """SIGTERM: they hand over what they lead, and leave their logs clean.
 
         Returns those that did not: a disk failed, or they did not end in time.
@@ -260,7 +260,7 @@ class ClusterFolder:
         self.save()
         return [broker for broker in running if not self._is_clean(broker)]
 
-    def _is_clean(self, broker: Member) -> bool:
+    def _is_clean(self, broker: BrokerEntry) -> bool:
         settings = Settings.of(self._read_properties(broker.broker_id))
         return all((Path(path) / CLEAN_MARK).exists() for path in settings["log.dirs"])
 
@@ -271,7 +271,7 @@ class ClusterFolder:
         self.zookeeper_pid = 0
         self.save()
 
-    def kill(self, broker: Member) -> None:
+    def kill(self, broker: BrokerEntry) -> None:
         """kill -9."""
         os.kill(broker.pid, signal.SIGKILL)
         wait_gone(broker.pid)

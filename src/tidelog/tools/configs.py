@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, Resource
+from tidelog.client.admin import DEFAULT_SOURCE, Change, ConfigEntry, ConfigResource
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import bootstrap_option, connect, json_option
 from tidelog.tools.output import Column, show_json, show_rows
@@ -40,20 +40,20 @@ def configs() -> None:
 
 def _resources(
     topics: tuple[str, ...], brokers: tuple[int, ...], all_brokers: bool, groups: tuple[str, ...]
-) -> list[tuple[Resource, str]]:
-    chosen = [(Resource.TOPIC, name) for name in topics]
-    chosen += [(Resource.BROKER, str(number)) for number in brokers]
+) -> list[tuple[ConfigResource, str]]:
+    chosen = [(ConfigResource.TOPIC, name) for name in topics]
+    chosen += [(ConfigResource.BROKER, str(number)) for number in brokers]
     if all_brokers:
-        chosen.append((Resource.BROKER, ""))
-    chosen += [(Resource.GROUP, group_id) for group_id in groups]
+        chosen.append((ConfigResource.BROKER, ""))
+    chosen += [(ConfigResource.GROUP, group_id) for group_id in groups]
     if not chosen:
         message = "say whose settings: --topic NAME, --broker ID, --all-brokers or --group ID"
         raise click.UsageError(message)
     return chosen
 
 
-def _title(kind: Resource, name: str) -> str:
-    if kind is not Resource.BROKER:
+def _title(kind: ConfigResource, name: str) -> str:
+    if kind is not ConfigResource.BROKER:
         return f"{kind.name.lower()} {name}"
     return f"broker {name}" if name else "all brokers"
 

@@ -15,7 +15,7 @@ import click
 
 from tidelog.client.cluster import Cluster, TopicView
 from tidelog.client.fetcher import Fetcher
-from tidelog.client.offsets import END, FORMS, START, Extent, Kind, Position, Range
+from tidelog.client.offsets import END, FORMS, START, Extent, Position, PositionKind, Range
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -32,7 +32,7 @@ from tidelog.tools.options import (
 )
 from tidelog.tools.output import note
 from tidelog.tools.pairs import pairs_option
-from tidelog.tools.reading import Reader, Source
+from tidelog.tools.reading import ConsumeLoop, Source
 from tidelog.topic_partition import TopicPartition
 
 # Kafka's name, librdkafka's name, and what it is called here.
@@ -187,7 +187,7 @@ def consume(
             source = _partition_source(
                 cluster, chooser, partitions, first, last, retry, fetch_options
             )
-        reader = Reader(
+        reader = ConsumeLoop(
             source,
             write,
             sys.stdout.buffer,
@@ -339,7 +339,7 @@ def _resolve(
     """The first offset of each partition, and the one to stop before, if there is one."""
     now_ms = SystemClock().now_ms()
     begins = resolve_all(cluster, first, logs, now_ms)
-    if first.kind is Kind.ABSOLUTE:
+    if first.kind is PositionKind.ABSOLUTE:
         for row, log in logs.items():
             if not log.start <= first.value <= log.end:
                 there = f"has offsets {log.start} to {log.end - 1}"

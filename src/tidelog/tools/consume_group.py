@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Assigned
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.librdkafka import silent_logger
 from tidelog.tools.output import note
-from tidelog.tools.reading import Chunk
+from tidelog.tools.reading import RecordChunk
 from tidelog.tools.stop_signal import StopSignal
 from tidelog.topic_partition import TopicPartition
 from tidelog.wire.records import Record
@@ -61,13 +61,13 @@ class GroupSource:
     def at_end(self) -> bool:
         return self._until is not None and self._assigned and not self._left
 
-    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterator[Chunk]:  # noqa: ARG002
+    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterator[RecordChunk]:  # noqa: ARG002
         count = _BATCH if room is None else min(room, _BATCH)
         messages = self._consumer.consume(count, max(0.0, min(wait, _POLL_SECONDS)))
         for partition, run in groupby(messages, _partition):
             records = [record for message in run if (record := self._record(partition, message))]
             if records:
-                yield Chunk(partition, records[0].offset, None, [(0, records)])
+                yield RecordChunk(partition, records[0].offset, None, [(0, records)])
 
     def _record(self, partition: TopicPartition, message: Message) -> Record | None:
         error = message.error()

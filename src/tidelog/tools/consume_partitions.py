@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tidelog.client.cluster import Cluster, TopicView, error_of
 from tidelog.client.connection import BrokerUnreachable
-from tidelog.client.fetcher import Fetched, Fetcher, records_of
+from tidelog.client.fetcher import FetchedBatches, Fetcher, records_of
 from tidelog.client.partitions import extents
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.tools.output import note
-from tidelog.tools.reading import Chunk
+from tidelog.tools.reading import RecordChunk
 from tidelog.tools.stop_signal import StopSignal
 from tidelog.topic_partition import TopicPartition
 from tidelog.wire.records import Record
@@ -66,7 +66,7 @@ class PartitionSource:
     def disconnected(self) -> bool:
         return self._down_since is not None
 
-    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterator[Chunk]:  # noqa: ARG002
+    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterator[RecordChunk]:  # noqa: ARG002
         now = self._clock.monotonic()
         if now - self._discovered_at >= _DISCOVERY_SECONDS and not self.disconnected:
             self._discovered_at = now
@@ -81,12 +81,12 @@ class PartitionSource:
             batches = [
                 (int.from_bytes(batch[:8], "big"), _decoded(batch)) for batch in part.batches
             ]
-            yield Chunk(part.partition, part.offset, end, batches)
+            yield RecordChunk(part.partition, part.offset, end, batches)
             position = self._fetcher.positions.get(part.partition)
             if position is not None:
                 self.written(part.partition, position)
 
-    def _fetch(self, wait: float) -> list[Fetched]:
+    def _fetch(self, wait: float) -> list[FetchedBatches]:
         try:
             if not self._fetcher.positions:
                 time.sleep(max(0.0, min(wait, _RETRY_SECONDS)))
@@ -113,7 +113,7 @@ class PartitionSource:
     def close(self) -> None:
         self._fetcher.close()
 
-    def _handle(self, fetched: Fetched) -> None:
+    def _handle(self, fetched: FetchedBatches) -> None:
         partition, position = fetched.partition, fetched.offset
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             log = extents(self._cluster, [partition])[partition]

@@ -65,7 +65,9 @@ def lose_a_leader(
             "of them 2 must have a record",
             topic=TOPIC,
         )
-        with _Load(local.bootstrap, search_events(events, seed, clock.now_ms()), clock) as load:
+        with _EventWriter(
+            local.bootstrap, search_events(events, seed, clock.now_ms()), clock
+        ) as load:
             say("writing", "with librdkafka: idempotent, acks=all, a thousand events a second")
             load.wait(lambda: load.acknowledged >= events // 3)
             _kill_and_restart(say, local, cluster, load, clock, events)
@@ -89,7 +91,12 @@ def _client(local: LocalCluster) -> Cluster:
 
 
 def _kill_and_restart(
-    say: Account, local: LocalCluster, cluster: Cluster, load: _Load, clock: Clock, events: int
+    say: Account,
+    local: LocalCluster,
+    cluster: Cluster,
+    load: _EventWriter,
+    clock: Clock,
+    events: int,
 ) -> None:
     partition = 0
     rows = _await(cluster, lambda rows: rows[partition].leader >= 0, "there is no leader")
@@ -139,7 +146,7 @@ def _await(
     raise failed(what)
 
 
-class _Load:
+class _EventWriter:
     """Writes events in a thread of its own, over and over, until it is stopped."""
 
     def __init__(self, bootstrap: str, events: Iterable[dict[str, Any]], clock: Clock) -> None:
@@ -194,7 +201,7 @@ class _Load:
                 raise failed("nothing is acknowledged any more")
             self._stop.wait(_LOOK_SECONDS)
 
-    def __enter__(self) -> _Load:
+    def __enter__(self) -> _EventWriter:
         self._thread.start()
         return self
 

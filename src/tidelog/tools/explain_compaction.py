@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import Resource
+from tidelog.client.admin import ConfigResource
 from tidelog.client.cluster import Cluster, TopicView, error_of
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import extents
@@ -69,7 +69,7 @@ class Older:
 
 
 @dataclass(slots=True)
-class Report:
+class CompactionReport:
     """A partition: what it holds, and why it holds more than one record of a key."""
 
     partition: int
@@ -141,13 +141,13 @@ class Survey:
         else:
             yield f"a tombstone; a round may remove it from {time_text(horizon)} on"
 
-    def report(self, log: Extent) -> Report:
+    def report(self, log: Extent) -> CompactionReport:
         active = self._segments[-1] if self._segments else []
         closes = None
         if active and active[0].max_timestamp >= 0:  # its age is that of its first batch
             age = min(self._config.segment_ms, self._config.max_compaction_lag_ms)
             closes = time_text(active[0].max_timestamp + age)
-        report = Report(
+        report = CompactionReport(
             self._partition,
             len(self._segments),
             active[0].base_offset if active else log.end,
@@ -180,7 +180,7 @@ class Survey:
         ]
 
 
-_PARTITIONS: list[Column[Report]] = [
+_PARTITIONS: list[Column[CompactionReport]] = [
     Column("partition", lambda row: row.partition, right=True),
     Column("segments", lambda row: row.segments, right=True),
     Column("keys", lambda row: row.keys, right=True),
@@ -228,7 +228,7 @@ def explain_compaction(
         view = cluster.topics([topic])[topic]
         if only is not None:
             view.leader_of(only)  # raises if there is no such partition
-        described = admin.describe_configs(cluster, Resource.TOPIC, topic)
+        described = admin.describe_configs(cluster, ConfigResource.TOPIC, topic)
         settings = {row.name: row.value or "" for row in described if row.name in _SETTINGS}
         config, now_ms = LogConfig.of(Settings.of(), settings), SystemClock().now_ms()
         chosen = [
@@ -298,7 +298,7 @@ def _read(
         new_segment = len(data.records or b"") < _FETCH_BYTES and offset < data.high_watermark
 
 
-def _show(reports: list[Report], config: LogConfig) -> None:
+def _show(reports: list[CompactionReport], config: LogConfig) -> None:
     show_rows(reports, _PARTITIONS, indent="  ")
     older = [(row.partition, why, o) for row in reports for why, o in row.older_records.items()]
     if older:

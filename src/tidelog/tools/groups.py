@@ -29,7 +29,7 @@ from tidelog.tools.output import (
     show_results,
     show_rows,
 )
-from tidelog.views.groups import GroupEvent, GroupHistory, group_history
+from tidelog.views.groups import GroupHistory, HistoryEvent, group_history
 
 STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Reconciling")
 TYPES = (asking.CLASSIC, asking.CONSUMER)
@@ -109,14 +109,14 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> 
         confirm(f"Delete {printable(', '.join(wanted))} with all offsets?", yes)
         results = asking.delete_groups(cluster, wanted)
     report = [
-        Deleted(name, error is None, error.message if error else None)
+        DeletedGroup(name, error is None, error.message if error else None)
         for name, error in results.items()
     ]
     show_results(report, as_json, lambda row: f"{printable(row.group)} deleted")
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedGroup:
     """What became of a group to delete."""
 
     group: str
@@ -144,7 +144,7 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
         show_json(history)
         return
     events = history.events + [
-        GroupEvent(row.removed_at, _GONE, -1, "", f"{row.topic}-{row.partition}: {row.reason}")
+        HistoryEvent(row.removed_at, _GONE, -1, "", f"{row.topic}-{row.partition}: {row.reason}")
         for row in history.removed_offsets
     ]
     if events:
@@ -158,7 +158,7 @@ def explain(name: str, bootstrap: str, as_json: bool) -> None:
 
 
 _GONE = "offset gone"
-_EVENTS: list[Column[GroupEvent]] = [
+_EVENTS: list[Column[HistoryEvent]] = [
     Column("time", lambda row: row.time, short=short_time),
     Column("event", lambda row: row.event),
     Column("gen", lambda row: None if row.event == _GONE else row.generation, right=True),

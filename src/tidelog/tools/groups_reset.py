@@ -10,7 +10,7 @@ from tidelog.client import groups as asking
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.groups import CommittedOffset, GroupView
-from tidelog.client.offsets import FORMS, Extent, Kind, Position
+from tidelog.client.offsets import FORMS, Extent, Position, PositionKind
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
@@ -190,7 +190,7 @@ def _check_targets(
     position: Position, targets: dict[TopicPartition, int], logs: dict[TopicPartition, Extent]
 ) -> None:
     """An offset that is not there would send consumers to auto.offset.reset."""
-    if position.kind is not Kind.ABSOLUTE:
+    if position.kind is not PositionKind.ABSOLUTE:
         return
     for place, offset in targets.items():
         log = logs[place]

@@ -14,7 +14,7 @@ from tidelog.text import plural
 from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.log_check import check_path
 from tidelog.tools.log_dump import dump_file, known_files, text_of
-from tidelog.tools.log_segments import Report
+from tidelog.tools.log_segments import LogReport
 from tidelog.tools.options import json_option
 from tidelog.tools.output import complain, show_json, size_text
 
@@ -70,7 +70,7 @@ def check(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
 
     PATH is a data directory, or the directory of a partition.
     """
-    reports: list[Report] = []
+    reports: list[LogReport] = []
     for path in paths:
         if not os.path.isdir(path):
             message = f"{path} is a file: check its directory, or use `tidelog log dump`"
@@ -97,7 +97,7 @@ def check(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
     sys.exit(1 if damaged else 0)
 
 
-def _show(report: Report) -> None:
+def _show(report: LogReport) -> None:
     sound = not report.problems
     click.secho("sound    " if sound else "DAMAGED  ", fg="green" if sound else "red", nl=False)
     facts = ""

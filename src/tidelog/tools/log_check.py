@@ -20,8 +20,8 @@ from tidelog.tools.log_files import is_partition, lock_owner, partition_name, se
 from tidelog.tools.log_segments import (
     CLEAN_MARK,
     DataDirectory,
+    LogReport,
     Problem,
-    Report,
     SegmentCheck,
 )
 from tidelog.wire.uuids import parse_uuid
@@ -67,7 +67,7 @@ def read_data_directory(path: str) -> DataDirectory:
     return found
 
 
-def check_path(path: str, *, deep: bool = False) -> list[Report]:
+def check_path(path: str, *, deep: bool = False) -> list[LogReport]:
     """Check a partition's directory, or every partition of a data directory."""
     path = os.path.abspath(path)
     if is_partition(path):
@@ -75,7 +75,7 @@ def check_path(path: str, *, deep: bool = False) -> list[Report]:
     data = read_data_directory(path)
     reports = []
     if data.problems:
-        reports.append(Report(path, problems=data.problems))
+        reports.append(LogReport(path, problems=data.problems))
     for name in sorted(os.listdir(path)):
         child = os.path.join(path, name)
         if is_partition(child) and partition_name(child):
@@ -83,7 +83,7 @@ def check_path(path: str, *, deep: bool = False) -> list[Report]:
     return reports
 
 
-def check_partition(directory: str, data: DataDirectory, *, deep: bool = False) -> Report:
+def check_partition(directory: str, data: DataDirectory, *, deep: bool = False) -> LogReport:
     """Check one partition; ``data`` is what its data directory says about it."""
     others = _read_other_files(directory)  # first: a running broker may rewrite them
     report = SegmentCheck(directory, data, deep).run()

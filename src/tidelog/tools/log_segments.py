@@ -45,7 +45,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
+class LogReport:
     """What was looked at, and what is wrong with it."""
 
     directory: str
@@ -81,9 +81,9 @@ class SegmentCheck:
         self._deep = deep
         self._key = partition_name(directory)
         self._bases = segments_of(directory)
-        self.report = Report(directory, len(self._bases), start_offset=self._bases[0])
+        self.report = LogReport(directory, len(self._bases), start_offset=self._bases[0])
 
-    def run(self) -> Report:
+    def run(self) -> LogReport:
         """Check them all; the report has the log's end, too."""
         expected = self._bases[0]
         for i, base in enumerate(self._bases):

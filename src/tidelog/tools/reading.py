@@ -20,7 +20,7 @@ from tidelog.wire.records import Record
 _LONGEST_WAIT = 1.0
 
 
-class Chunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """Records of one partition, in order."""
 
     partition: TopicPartition
@@ -42,7 +42,7 @@ class Source(Protocol):
         """The brokers do not answer; the idle time does not count."""
         ...
 
-    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterable[Chunk]:
+    def poll(self, wait: float, room: int | None, stop: StopSignal) -> Iterable[RecordChunk]:
         """What has come within so many seconds; with ``room``, no more than so many are wanted."""
         ...
 
@@ -53,7 +53,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Reader:
+class ConsumeLoop:
     """See the module.  ``run`` returns when a limit is reached, or Ctrl-C or SIGTERM comes."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Reader:
         """How many records may still be shown."""
         return None if self._max_records is None else self._max_records - self.count
 
-    def _take(self, chunk: Chunk) -> None:
+    def _take(self, chunk: RecordChunk) -> None:
         """Write a line for each record; then they count as read."""
         lines: list[bytes] = []
         offset = chunk.offset
@@ -126,7 +126,7 @@ class Reader:
                 self._source.written(chunk.partition, offset)
 
     def _take_batch(
-        self, chunk: Chunk, offset: int, records: Iterable[Record], lines: list[bytes]
+        self, chunk: RecordChunk, offset: int, records: Iterable[Record], lines: list[bytes]
     ) -> int:
         """The next offset; ``lines`` grow."""
         partition, first, end, _ = chunk

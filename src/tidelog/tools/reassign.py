@@ -231,7 +231,7 @@ def _warn_of_throttle(rates: list[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassignment:
+class ReassignmentState:
     """How far the reassignment of a partition is."""
 
     topic: str
@@ -240,7 +240,7 @@ class Reassignment:
     replicas: Replicas
 
 
-_COLUMNS: list[Column[Reassignment]] = [
+_COLUMNS: list[Column[ReassignmentState]] = [
     Column("topic", lambda row: row.topic),
     Column("partition", lambda row: row.partition, right=True),
     Column("replicas", lambda row: ",".join(map(str, row.replicas))),
@@ -252,7 +252,7 @@ def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None
     under_way = admin.reassignments(cluster)
     current = _current(cluster.metadata())
     topics = {name for name, _ in current}
-    rows: list[Reassignment] = []
+    rows: list[ReassignmentState] = []
     for key, wanted in moves.items():
         if key in under_way:
             state = "moving"
@@ -260,7 +260,7 @@ def _verify(cluster: Cluster, moves: dict[Key, Replicas], as_json: bool) -> None
             state = "done"
         else:
             state = "not begun" if key in current else "no such partition"
-        rows.append(Reassignment(*key, state, wanted))
+        rows.append(ReassignmentState(*key, state, wanted))
     if as_json:
         show_json(rows)
     else:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
 from tidelog.client import admin
-from tidelog.client.admin import Change, ConfigEntry, Resource
+from tidelog.client.admin import Change, ConfigEntry, ConfigResource
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.controller.placement import Key, Replicas
@@ -47,11 +47,11 @@ def set_throttle(
     for broker in live:
         rate = str(bytes_per_second)
         changes = [(Change.SET, name, rate) for name in _RATES]
-        admin.alter_configs(cluster, Resource.BROKER, str(broker), changes)
+        admin.alter_configs(cluster, ConfigResource.BROKER, str(broker), changes)
     for name, rows in senders.items():
         values = {LEADER_REPLICAS: ",".join(rows), FOLLOWER_REPLICAS: ",".join(receivers[name])}
         changes = [(Change.SET, setting, value) for setting, value in values.items()]
-        admin.alter_configs(cluster, Resource.TOPIC, name, changes)
+        admin.alter_configs(cluster, ConfigResource.TOPIC, name, changes)
         for broker in live:
             _until_known(cluster, broker, name, values)
 
@@ -59,7 +59,7 @@ def set_throttle(
 def _until_known(cluster: Cluster, broker: int, topic: str, values: Mapping[str, str]) -> None:
     """Wait until a broker has the settings: it would copy at full speed until then."""
     for _ in cluster.attempts():
-        rows = admin.describe_configs(cluster, Resource.TOPIC, topic, seen_by=broker)
+        rows = admin.describe_configs(cluster, ConfigResource.TOPIC, topic, seen_by=broker)
         if values.items() <= {row.name: row.value for row in rows}.items():
             return
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"broker {broker} has not applied the throttle")
@@ -68,26 +68,26 @@ def _until_known(cluster: Cluster, broker: int, topic: str, values: Mapping[str,
 def rates_in_force(cluster: Cluster, moves: Iterable[Key]) -> list[int]:
     """The limits, in bytes a second, that an earlier run has set and that hold for these moves."""
     topics = sorted({name for name, _ in moves})
-    if not any(_own(cluster, Resource.TOPIC, name, "topic", _REPLICAS) for name in topics):
+    if not any(_own(cluster, ConfigResource.TOPIC, name, "topic", _REPLICAS) for name in topics):
         return []
     found: set[int] = set()
     for broker in sorted(cluster.metadata([]).brokers):
         with contextlib.suppress(BrokerUnreachable):  # who is down copies nothing
-            rows = _own(cluster, Resource.BROKER, str(broker), "broker", _RATES)
+            rows = _own(cluster, ConfigResource.BROKER, str(broker), "broker", _RATES)
             found.update(int(row.value) for row in rows if row.value)
     return sorted(found)
 
 
 def remove_throttle(cluster: Cluster, topics: Iterable[str]) -> bool:
     """Remove what :func:`set_throttle` has set; False if there was nothing."""
-    found = [_remove(cluster, Resource.TOPIC, name, "topic", _REPLICAS) for name in topics]
+    found = [_remove(cluster, ConfigResource.TOPIC, name, "topic", _REPLICAS) for name in topics]
     brokers = sorted(cluster.metadata([]).brokers)
-    found += [_remove(cluster, Resource.BROKER, str(b), "broker", _RATES) for b in brokers]
+    found += [_remove(cluster, ConfigResource.BROKER, str(b), "broker", _RATES) for b in brokers]
     return any(found)
 
 
 def _remove(
-    cluster: Cluster, kind: Resource, name: str, source: str, settings: Collection[str]
+    cluster: Cluster, kind: ConfigResource, name: str, source: str, settings: Collection[str]
 ) -> bool:
     own = [row.name for row in _own(cluster, kind, name, source, settings)]
     if own:
@@ -96,7 +96,7 @@ def _remove(
 
 
 def _own(
-    cluster: Cluster, kind: Resource, name: str, source: str, settings: Collection[str]
+    cluster: Cluster, kind: ConfigResource, name: str, source: str, settings: Collection[str]
 ) -> list[ConfigEntry]:
     rows = admin.describe_configs(cluster, kind, name)
     return [row for row in rows if row.name in settings and row.source == source]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 
 from tidelog.client import admin
-from tidelog.client.admin import Change, Resource
+from tidelog.client.admin import Change, ConfigResource
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
@@ -108,20 +108,20 @@ def create(
             )
     with connect(bootstrap) as cluster:
         results = admin.create_topics(cluster, wanted, validate_only=validate_only)
-    report: list[Created] = []
+    report: list[CreatedTopic] = []
     for name, result in results.items():
         if not isinstance(result, ApiError):
-            report.append(Created(name, not validate_only, *result))
+            report.append(CreatedTopic(name, not validate_only, *result))
         elif if_not_exists and result.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            report.append(Created(name))
+            report.append(CreatedTopic(name))
         else:
-            report.append(Created(name, error=result.message))
+            report.append(CreatedTopic(name, error=result.message))
     verb = "could be created" if validate_only else "created"
     show_results(report, as_json, lambda row: row.text(verb))
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreatedTopic:
     """What became of a topic to create."""
 
     name: str
@@ -138,7 +138,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class Altered:
+class AlteredTopic:
     """What became of a topic to alter."""
 
     name: str
@@ -147,7 +147,7 @@ class Altered:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedTopic:
     """What became of a topic to delete."""
 
     name: str
@@ -206,23 +206,23 @@ def alter(
     if assignment and partitions is None:
         raise click.UsageError("--assignment is for new partitions: add --partitions")
     brokers = _parse_assignment(assignment) if assignment else None
-    report: list[Altered] = []
+    report: list[AlteredTopic] = []
     with connect(bootstrap) as cluster:
         for name in dict.fromkeys(names):
             try:
                 if changes:
                     admin.alter_configs(
-                        cluster, Resource.TOPIC, name, changes, validate_only=validate_only
+                        cluster, ConfigResource.TOPIC, name, changes, validate_only=validate_only
                     )
                 if partitions is not None:
                     admin.grow_topic(
                         cluster, name, partitions, brokers, validate_only=validate_only
                     )
-                report.append(Altered(name, not validate_only))
+                report.append(AlteredTopic(name, not validate_only))
             except BrokerUnreachable:
                 raise
             except ApiError as error:
-                report.append(Altered(name, False, error.message))
+                report.append(AlteredTopic(name, False, error.message))
     verb = "could be altered" if validate_only else "altered"
     show_results(report, as_json, lambda row: f"{row.name} {verb}")
 
@@ -250,11 +250,13 @@ def delete(
             if wanted:
                 confirm(f"Delete {shown} with all records?", yes)
         results = admin.delete_topics(cluster, wanted) if wanted else {}
-    report = [Deleted(name, False) for name in missing]
+    report = [DeletedTopic(name, False) for name in missing]
     for name, error in results.items():
         gone = error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         refused = error is not None and not (gone and if_exists)
-        report.append(Deleted(name, error is None, error.message if error and refused else None))
+        report.append(
+            DeletedTopic(name, error is None, error.message if error and refused else None)
+        )
     show_results(
         report,
         as_json,

@@ -66,7 +66,7 @@ class OffsetDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedOffset:
+class LostOffset:
     """An offset that the group has lost."""
 
     topic: str
@@ -88,7 +88,7 @@ class GroupDescription:
     lag: int | None = None
     members: list[MemberDescription] = field(default_factory=list)
     partitions: list[OffsetDescription] = field(default_factory=list)
-    removed_offsets: list[RemovedOffset] = field(default_factory=list)
+    removed_offsets: list[LostOffset] = field(default_factory=list)
     error: str | None = None
 
 
@@ -228,9 +228,9 @@ def _member(member: GroupMember, status: MemberStatus | None) -> MemberDescripti
     )
 
 
-def removed_offsets(status: ExplainGroupResponse | None) -> list[RemovedOffset]:
+def removed_offsets(status: ExplainGroupResponse | None) -> list[LostOffset]:
     return [
-        RemovedOffset(row.topic, row.partition, time_text(row.removed_at_ms), row.reason)
+        LostOffset(row.topic, row.partition, time_text(row.removed_at_ms), row.reason)
         for row in (status.removed_offsets if status else ())
     ]
 
@@ -239,7 +239,7 @@ def removed_offsets(status: ExplainGroupResponse | None) -> list[RemovedOffset]:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupEvent:
+class HistoryEvent:
     """Something that happened to a group."""
 
     time: str
@@ -255,9 +255,9 @@ class GroupHistory:
 
     group: str
     generation: int | None = None
-    events: list[GroupEvent] = field(default_factory=list)
+    events: list[HistoryEvent] = field(default_factory=list)
     members: list[MemberDescription] = field(default_factory=list)
-    removed_offsets: list[RemovedOffset] = field(default_factory=list)
+    removed_offsets: list[LostOffset] = field(default_factory=list)
     error: str | None = None
 
 
@@ -266,7 +266,7 @@ def group_history(name: str, found: ExplainGroupResponse) -> GroupHistory:
         name,
         found.generation,
         [
-            GroupEvent(time_text(row.time_ms), row.kind, row.generation, row.member_id, row.cause)
+            HistoryEvent(time_text(row.time_ms), row.kind, row.generation, row.member_id, row.cause)
             for row in found.events
         ],
         [

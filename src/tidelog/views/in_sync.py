@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from tidelog.client import admin
-from tidelog.client.admin import Resource
+from tidelog.client.admin import ConfigResource
 from tidelog.client.cluster import NO_LEADER, Cluster, TopicView, error_of
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
@@ -31,7 +31,7 @@ def newcomers(
 def _minimum(cluster: Cluster, topic: str) -> int | None:
     """The topic's min.insync.replicas; None if it cannot be known now."""
     try:
-        rows = admin.describe_configs(cluster, Resource.TOPIC, topic)
+        rows = admin.describe_configs(cluster, ConfigResource.TOPIC, topic)
     except ApiError:
         return None
     values = [row.value for row in rows if row.name == "min.insync.replicas"]

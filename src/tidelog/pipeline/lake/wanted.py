@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tidelog.client.offsets import Extent, Kind, Position
+from tidelog.client.offsets import Extent, Position, PositionKind
 from tidelog.pipeline.lake import plan
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import State
@@ -72,7 +72,7 @@ def _resolved(
 
 
 def _shown(position: Position) -> str:
-    if position.kind is not Kind.TIME:
+    if position.kind is not PositionKind.TIME:
         return str(position)
     moment = datetime.fromtimestamp(position.value / 1000, UTC)
     return f"@{moment.isoformat().replace('+00:00', 'Z')}"
@@ -83,7 +83,7 @@ def _check_absolute(
     found: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, Extent],
 ) -> None:
-    if position.kind is not Kind.ABSOLUTE:
+    if position.kind is not PositionKind.ABSOLUTE:
         return
     for place, offset in found.items():
         if not logs[place].start <= offset <= logs[place].end:
