@@ -219,11 +219,13 @@ def test_an_old_pyspark(tmp_path: Path) -> None:
     )
 
 
-def test_the_package_itself_does_not_need_pyspark(tmp_path: Path) -> None:
-    script = """
+@pytest.mark.parametrize("module", ["tidelog.pipeline", "tidelog.tools.main", "tidelog.tools.sql"])
+def test_what_is_large_is_imported_late(tmp_path: Path, module: str) -> None:
+    script = f"""
         import sys
-        import tidelog.pipeline
-        print([name for name in ("pyspark", "pyarrow", "numba") if name in sys.modules])
+        import {module}
+        late = ("pyspark", "pyarrow", "numba", "sqlglot")
+        print([name for name in late if name in sys.modules])
     """
     assert python(script, tmp_path).stdout == "[]\n"
 

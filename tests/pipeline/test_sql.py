@@ -87,6 +87,14 @@ def test_json_and_csv(sql: Sql, searches: str) -> None:
     assert [row["n"] for row in all_rows] == list(range(10))
 
 
+def test_large_whole_numbers_beside_fractions(sql: Sql, broker: LocalBroker, topic: str) -> None:
+    numbers = ["9007199254740993", "0.5", "-9223372036854775807", "7"]
+    fill(broker.bootstrap, topic, [f'{{"x": {number}}}' for number in numbers])
+    query = f"select x from {topic} where x > 0 order by x desc"
+    rows = list(csv.reader(io.StringIO(sql(query, "--csv").out)))[1:]
+    assert [row[0].rstrip("0").rstrip(".") for row in rows] == ["9007199254740993", "7", "0.5"]
+
+
 def test_from_and_until(sql: Sql, searches: str) -> None:
     def numbers(*options: str) -> list[int]:
         result = sql(f"select n from {searches} order by n", "--json", *options)

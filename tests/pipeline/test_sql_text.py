@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.client.cluster import no_topic
-from tidelog.pipeline.json_types import fields_of, schema_text
+from tidelog.pipeline.json_types import fields_of, read_value, schema_text
 from tidelog.pipeline.sql_text import METADATA, missing_topic, needed, quote_topics, reason
 
 # -- the text of a query --------------------------------------------------------
@@ -24,6 +24,9 @@ from tidelog.pipeline.sql_text import METADATA, missing_topic, needed, quote_top
         ('select "from a-b"', 'select "from a-b"'),
         ("select * from other-one", "select * from other-one"),
         ("describe a-b", "describe `a-b`"),
+        ("select 'from' a-b, `from` a-b", "select 'from' a-b, `from` a-b"),
+        ("select 'it\\'s from a-b' from a-b", "select 'it\\'s from a-b' from `a-b`"),
+        ("select 'from a-b from a-b", "select 'from a-b from a-b"),
     ],
 )
 def test_topics_are_quoted(text: str, quoted: str) -> None:
@@ -40,6 +43,10 @@ def test_topics_are_quoted(text: str, quoted: str) -> None:
         ("select n from t union all from t", list(METADATA), ["word", "n"]),
         ("select n from (table t)", list(METADATA), ["word", "n"]),
         ("describe t", list(METADATA), ["word", "n"]),
+        ("select word from t pivot (count(1) for n in (1))", list(METADATA), ["word", "n"]),
+        ("select word from t natural join u", list(METADATA), ["word", "n"]),
+        ("select identifier('n') from t", list(METADATA), ["word", "n"]),
+        ("select avg(words), null from t -- n", [], []),
         ("  select word from t order by _offset", ["_offset"], ["word"]),
     ],
 )
@@ -69,6 +76,7 @@ def test_the_nearest_topic_is_named() -> None:
         "select extract(year from (select max(_timestamp) from nowhere))",
         "select * from a-b where x in (select y from nowhere)",
         "select * FROM\nnowhere",
+        "table nowhere",
     ],
 )
 def test_what_surely_is_no_topic_is_told_before_spark_starts(text: str) -> None:
@@ -92,6 +100,10 @@ def test_what_surely_is_no_topic_is_told_before_spark_starts(text: str) -> None:
         "select '\\' from nowhere', `from nowhere`, \"from nowhere\" from clicks",
         "describe function count",
         "show functions",
+        "describe database nowhere",
+        "select n from (table nowhere)",
+        "explain select * from nowhere",
+        "from clicks |> aggregate count(*) group by a |> where true",
         "select * from identifier('clicks')",
     ],
 )
@@ -120,6 +132,25 @@ def test_what_is_shown_of_an_error(said: str, shown: str) -> None:
 
 
 # -- the columns of JSON --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind"),
+    [
+        (("1", "0.5"), "double"),
+        (("9007199254740992", "1.5e3"), "double"),
+        (("9007199254740993", "0.5"), "decimal(38,18)"),
+        (("0.123456789012345678", "-9223372036854775807"), "decimal(38,18)"),
+        (("9007199254740993", "1e-19"), "string"),
+        (("9007199254740993", "1e20"), "string"),
+        (("9223372036854775808", "0.5"), "string"),
+        (("1e300", "0.5", "7"), "double"),
+        (("1", "9223372036854775808"), "decimal(38,0)"),
+    ],
+)
+def test_no_whole_number_is_rounded_for_a_fraction(numbers: tuple[str, ...], kind: str) -> None:
+    values = [read_value(f'{{"x": [{number}]}}'.encode()) for number in numbers]
+    assert fields_of(values) == fields_of(reversed(values)) == {"x": f"array<{kind}>"}
 
 
 def test_types_of_json() -> None:

@@ -1,21 +1,43 @@
-"""The columns of JSON values, from a sample of them, in Spark's words.  Pure.
+"""The columns of JSON values, from a sample of them, as Spark's types.  No I/O.
 
 Fields that are in any of the values become columns.  A field that has different types in
-different values gets the one that holds both: whole numbers and fractions are ``double``,
-anything else is ``string``, in which Spark puts the JSON text as it stands.
+different values gets the one that holds both: whole numbers and fractions are ``double``, or
+``decimal(38,18)`` if a double would round one of the whole numbers; anything else is ``string``,
+in which Spark puts the JSON text as it stands.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
-# What is known of a type: None (only nulls so far), a name, ("array", element type), or a
-# dict of fields.
+
+class Number(Enum):
+    """What a column must hold; a column of numbers is a set of these."""
+
+    WHOLE = "up to 2**53, which a double holds exactly"
+    LONG = "up to bigint"
+    WIDE = "whole, of up to 38 digits"
+    HUGE = "whole, with more digits"
+    FRACTION = "exact in decimal(38,18)"
+    FLOAT = "with an exponent or a fraction that only a double holds"
+
+
+# What is known of a type: None (only nulls so far), a name, a set of numbers, ("array", element
+# type), or a dict of fields.
 _Type = Any
 
+_EXACT = 2**53
 _LARGEST = 2**63 - 1
-_DECIMAL_DIGITS = 38
+_DECIMAL_DIGITS, _SCALE = 38, 18
+
+
+def read_value(text: bytes) -> Any:
+    """A JSON value with its fractions as ``Decimal``; ``ValueError`` if it is none."""
+    return json.loads(text, parse_float=Decimal)
 
 
 def fields_of(values: Iterable[dict[str, Any]]) -> dict[str, str]:
@@ -41,12 +63,8 @@ def _type_of(value: Any) -> _Type:
         return None
     if isinstance(value, bool):
         return "boolean"
-    if isinstance(value, int):
-        if -_LARGEST <= value <= _LARGEST:
-            return "bigint"
-        return "decimal(38,0)" if len(str(abs(value))) <= _DECIMAL_DIGITS else "double"
-    if isinstance(value, float):
-        return "double"
+    if isinstance(value, int | float | Decimal):
+        return frozenset([_number(value)])
     if isinstance(value, list):
         element: _Type = None
         for item in value:
@@ -57,7 +75,19 @@ def _type_of(value: Any) -> _Type:
     return "string"
 
 
-_NUMBERS = ("bigint", "decimal(38,0)", "double")
+def _number(value: float | Decimal) -> Number:
+    if isinstance(value, int):
+        for limit, kind in ((_EXACT, Number.WHOLE), (_LARGEST, Number.LONG)):
+            if abs(value) <= limit:
+                return kind
+        return Number.WIDE if abs(value) < 10**_DECIMAL_DIGITS else Number.HUGE
+    number = Decimal(value)
+    if not number.is_finite():  # NaN and Infinity, which Python reads and JSON does not have
+        return Number.FLOAT
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    fits = exponent >= -_SCALE and number.adjusted() < _DECIMAL_DIGITS - _SCALE
+    return Number.FRACTION if fits else Number.FLOAT
 
 
 def _merge(first: _Type, second: _Type) -> _Type:
@@ -72,8 +102,8 @@ def _merge(first: _Type, second: _Type) -> _Type:
         }
     if isinstance(first, tuple) and isinstance(second, tuple):
         return ("array", _merge(first[1], second[1]))
-    if first in _NUMBERS and second in _NUMBERS:
-        return max(first, second, key=_NUMBERS.index)
+    if isinstance(first, frozenset) and isinstance(second, frozenset):
+        return first | second
     return "string"
 
 
@@ -85,7 +115,19 @@ def _text(kind: _Type) -> str:
     if isinstance(kind, dict):
         inner = ", ".join(f"{quote(name)}: {_text(field)}" for name, field in kind.items())
         return f"struct<{inner}>"
-    return str(kind)
+    return _number_text(kind) if isinstance(kind, frozenset) else str(kind)
+
+
+def _number_text(kinds: frozenset[Number]) -> str:
+    """The smallest type that holds all of them exactly, as far as there is one."""
+    fractions = kinds & {Number.FRACTION, Number.FLOAT}
+    if not fractions:
+        if Number.HUGE in kinds:
+            return "double"
+        return "decimal(38,0)" if Number.WIDE in kinds else "bigint"
+    if kinds <= {Number.WHOLE, *fractions}:
+        return "double"
+    return "decimal(38,18)" if kinds <= {Number.WHOLE, Number.LONG, Number.FRACTION} else "string"
 
 
 def type_text(kind: Any) -> str:

@@ -7,7 +7,6 @@ is no column: whoever misses one must be told how much was looked at.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from tidelog.client.offsets import Extent, Position
 from tidelog.client.partitions import extents, resolve_all
 from tidelog.clock import SystemClock
-from tidelog.pipeline.json_types import fields_of, type_text
+from tidelog.pipeline.json_types import fields_of, read_value, type_text
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
@@ -71,7 +70,7 @@ def inferred(
         nonlocal count, others
         for value in _values(client, table, start, until, sample):
             try:
-                found = json.loads(value)
+                found = read_value(value)
             except ValueError:
                 found = None
             if isinstance(found, dict):

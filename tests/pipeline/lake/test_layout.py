@@ -35,6 +35,7 @@ from tidelog.pipeline.schema import TYPES
         ("to_date(timestamp)", ["date"]),
         ("date(timestamp) as day, upper(a, ',') as b", ["day", "b"]),
         ("substring(`x, y`, 1, 2) as z", ["z"]),
+        ("concat(a, '(', 'it\\'s') as b, ',' as `c d`, hour( timestamp )", ["b", "c d", "hour"]),
     ],
 )
 def test_names(text: str, names: list[str]) -> None:

@@ -19,13 +19,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.ranges import COLUMNS, HEADERS
+from tidelog.pipeline.sql_text import tokens
+
+if TYPE_CHECKING:
+    from sqlglot import Token
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"  # Hive's word for null
 BY_PREFIX = "__by_"  # columns that Spark has worked out
@@ -45,8 +49,6 @@ _TIME: dict[str, Callable[[Any], Any]] = {
     "minute": pc.minute,
 }
 _NAMES = {"to_date": "date", "dayofmonth": "day"}
-_ALIAS = re.compile(r"(?is)(?P<text>.+?)\s+as\s+(?P<name>`[^`]+`|\w+)\s*")
-_CALL = re.compile(r"(?s)(?P<function>\w+)\s*\(\s*(?P<column>\w+)\s*\)")
 # What Hive and Spark escape in the name of a folder.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
@@ -68,10 +70,14 @@ class Part:
         return f"{self.expression} as {self.name}"
 
 
-def parse_by(text: str | Sequence[str]) -> tuple[Part, ...]:
-    """Read ``--by``; a sentence if it cannot be."""
-    pieces = _split(text) if isinstance(text, str) else list(text)
-    parts = tuple(_parse_part(piece.strip()) for piece in pieces)
+def parse_by(text: str) -> tuple[Part, ...]:
+    """Read ``--by``; ``LakeError`` with the reason if it is not valid."""
+    from sqlglot.errors import SqlglotError
+
+    try:
+        parts = tuple(_parse_part(text, words) for words in _expressions(text))
+    except SqlglotError:
+        raise LakeError(f"--by {text}: a bracket or a quote is not closed") from None
     names = [part.name.lower() for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -79,58 +85,58 @@ def parse_by(text: str | Sequence[str]) -> tuple[Part, ...]:
     return parts
 
 
-def _parse_part(text: str) -> Part:
-    if not text:
+def _expressions(text: str) -> list[list[Token]]:
+    """The tokens of each expression: cut at commas that are not in brackets."""
+    from sqlglot import TokenType
+
+    result: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens(text):
+        depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+        if token.token_type == TokenType.COMMA and depth == 0:
+            result.append([])
+        else:
+            result[-1].append(token)
+    if depth:
+        raise LakeError(f"--by {text}: a bracket or a quote is not closed")
+    return result
+
+
+def _parse_part(text: str, words: list[Token]) -> Part:
+    if not words:
         raise LakeError("--by: an expression is empty; write for example date(timestamp), topic")
-    alias = _ALIAS.fullmatch(text)
-    name = alias["name"].strip("`") if alias else None
-    text = alias["text"].strip() if alias else text
-    call = _CALL.fullmatch(text)
-    if re.fullmatch(r"\w+", text) and not text.isdigit():
+    name = None
+    if len(words) > 2 and text[words[-2].start : words[-2].end + 1].lower() == "as":
+        name, words = words[-1].text, words[:-2]
+    raw = [text[word.start : word.end + 1] for word in words]
+    text = text[words[0].start : words[-1].end + 1]
+    if len(words) == 1 and re.fullmatch(r"\w+", text) and not text.isdigit():
         return Part(name or text, text, None, text)
-    if call and call["function"].lower() in _TIME:
-        function = call["function"].lower()
-        return Part(name or _NAMES.get(function, function), text, function, call["column"])
+    call = None
+    if raw[1::2] == ["(", ")"] and re.fullmatch(r"\w+", raw[2]):
+        call = raw[0], raw[2]
+        function = call[0].lower()
+        if function in _TIME:
+            return Part(name or _NAMES.get(function, function), text, function, call[1])
     if name is None:
         raise _unnamed(text, call)
     return Part(name, text)
 
 
-def _unnamed(text: str, call: re.Match[str] | None) -> LakeError:
-    """Perhaps it is an expression for Spark, perhaps one of ours that is misspelt."""
-    close = difflib.get_close_matches(call["function"].lower(), _TIME, n=1) if call else []
+def _unnamed(text: str, call: tuple[str, str] | None) -> LakeError:
+    """It may be an expression for Spark, or a function of a time that is misspelt."""
+    close = difflib.get_close_matches(call[0].lower(), _TIME, n=1) if call else []
     if call and close:
         return LakeError(
-            f"--by {text}: there is no function {call['function']} of a time; did you mean "
-            f"{close[0]}({call['column']})?"
+            f"--by {text}: there is no function {call[0]} of a time; did you mean "
+            f"{close[0]}({call[1]})?"
         )
     functions = ", ".join(name for name in _TIME if name not in _NAMES)
     return LakeError(
         f"--by {text}: a folder needs a name, which only columns and {functions} of a time have "
         f"by themselves; write {text} as NAME"
     )
-
-
-def _split(text: str) -> list[str]:
-    """At commas that are in no brackets and no quotes."""
-    pieces, depth, quote, piece = [], 0, "", ""
-    for char in text:
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"`":
-            quote = char
-        elif char in "([":
-            depth += 1
-        elif char in ")]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            pieces.append(piece)
-            piece = ""
-            continue
-        piece += char
-    if depth or quote:
-        raise LakeError(f"--by {text}: a bracket or a quote is not closed")
-    return [*pieces, piece]
 
 
 def needs_spark(parts: Iterable[Part]) -> bool:
