@@ -8,7 +8,6 @@ from tidelog.coordinators.groups.records import (
 )
 from tidelog.coordinators.groups.shard import GroupShard
 from tidelog.errors import ErrorCode
-from tidelog.wire.records import encode_batch
 
 
 class Log:
@@ -39,11 +38,6 @@ class Log:
             self.rows += encoded
             self.times += [self.clock.now_ms()] * len(encoded)
         done(error)
-
-    def sizes(self):
-        """How many bytes each write has that is on its way."""
-        now_ms = self.clock.now_ms()
-        return [len(encode_batch([(now_ms, *row) for row in rows])) for rows, _ in self.waiting]
 
     def store_all(self):
         while self.waiting:

@@ -2,7 +2,7 @@
 
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.classic_group import ClassicGroup
-from tidelog.coordinators.groups.members import GroupLimits, Join, JoinResult, SyncResult
+from tidelog.coordinators.groups.members import GroupLimits, Join, JoinResult, Sync, SyncResult
 from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import (
@@ -108,7 +108,8 @@ class Owner:
 
     def sync(self, member_id, generation, assignments=None, instance_id=None, **options):
         token = self.token()
-        self.group.sync(member_id, instance_id, generation, assignments or {}, token, **options)
+        sync = Sync(member_id, instance_id, generation, assignments or {}, **options)
+        self.group.sync(sync, token)
         self.after()
         return token
 

@@ -17,6 +17,7 @@ import pytest
 from coordinators.support import Owner, assignment, request, subscription, what_records_say
 
 from tidelog.coordinators.groups.classic_group import ClassicGroup
+from tidelog.coordinators.groups.members import Sync
 from tidelog.coordinators.groups.records import SERDE
 from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ErrorCode
@@ -56,9 +57,8 @@ class SimulatedMember:
             self.world.owner.group.join(join, self.token)
         elif self.state == "syncing":
             self.token = self.world.owner.token()
-            self.world.owner.group.sync(
-                self.member_id, self.instance_id, self.generation, self.given, self.token
-            )
+            sync = Sync(self.member_id, self.instance_id, self.generation, self.given)
+            self.world.owner.group.sync(sync, self.token)
         elif self.state == "consuming":
             code = self.world.owner.group.heartbeat(
                 self.member_id, self.instance_id, self.generation

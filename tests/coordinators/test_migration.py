@@ -7,7 +7,7 @@ from coordinators.support import request, subscription
 
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.consumer_members import MemberState
-from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.members import GroupLimits, Sync
 from tidelog.coordinators.groups.migration import downgrade, upgrade
 from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ApiError, ErrorCode
@@ -54,7 +54,7 @@ class ClassicConsumer:
         assert joined.leader != joined.member_id  # nobody but the coordinator assigns
         self.member_id, self.generation = joined.member_id, joined.generation
         synced = self.ask(
-            self.owner.group.sync, self.member_id, self.instance_id, self.generation, {}
+            self.owner.group.sync, Sync(self.member_id, self.instance_id, self.generation)
         )
         if synced.error != ErrorCode.REBALANCE_IN_PROGRESS:
             assert synced.error == ErrorCode.NONE
@@ -172,7 +172,7 @@ def test_errors_for_classic_members():
     assert join(member_id=old.member_id, protocols=(("range", b"?"),)) == (
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     )
-    synced = old.ask(group.sync, old.member_id, None, 99, {})
+    synced = old.ask(group.sync, Sync(old.member_id, None, 99))
     assert synced.error == ErrorCode.ILLEGAL_GENERATION
     assert group.leave(old.member_id) == ErrorCode.NONE
     owner.after()

@@ -22,7 +22,7 @@ from coordinators.support import what_records_say as classic_records_say
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.groups.members import GroupLimits
+from tidelog.coordinators.groups.members import GroupLimits, Sync
 from tidelog.coordinators.groups.records import (
     SERDE,
 )
@@ -94,7 +94,7 @@ class NewClient(Client):
         if self.full or self.epoch == 0:
             more |= {"topics": frozenset({"clicks"}), "rebalance_ms": 20_000}
         beat = Beat(self.member_id, self.epoch, "app", "10.0.0.1", **more)
-        self.ask(self.world.shard.consumer_heartbeat, beat)
+        self.ask(self.world.shard.manager.consumer_heartbeat, beat)
 
     def take(self, result):
         self.full = bool(result.error)
@@ -109,7 +109,7 @@ class NewClient(Client):
 
     def leave(self):
         beat = Beat(self.member_id, -1)
-        self.ask(self.world.shard.consumer_heartbeat, beat)
+        self.ask(self.world.shard.manager.consumer_heartbeat, beat)
 
 
 class OldClient(Client):
@@ -126,11 +126,11 @@ class OldClient(Client):
                 protocols=(("range", subscription("clicks")),),
                 rebalance_ms=20_000,
             )
-            self.ask(shard.join, join)
+            self.ask(shard.manager.join, join)
         elif self.state == "syncing":
-            self.ask(shard.sync, self.member_id, None, self.epoch, self.plan, None, None)
+            self.ask(shard.manager.sync, Sync(self.member_id, None, self.epoch, self.plan))
         else:
-            self.failed(shard.heartbeat("g", self.member_id, None, self.epoch))
+            self.failed(shard.manager.heartbeat("g", self.member_id, None, self.epoch))
 
     def take(self, result):
         if result.error == ErrorCode.MEMBER_ID_REQUIRED:
@@ -159,7 +159,7 @@ class OldClient(Client):
             self.state = "joining"
 
     def leave(self):
-        self.world.shard.leave("g", self.member_id, None, "")
+        self.world.shard.manager.leave("g", self.member_id, None, "")
 
 
 class World:

@@ -115,6 +115,27 @@ async def test_a_batch_is_not_larger_than_the_topic_takes():
     assert writer.leader.batches == [1, 2, 1, 1]
 
 
+async def test_a_write_that_no_batch_can_hold_goes_into_several():
+    """All offsets of a group, for example; it is done when the last one is."""
+    writer = Writer()
+    done = []
+    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append)
+    await asyncio.sleep(0)
+    assert writer.leader.batches == [5, 5, 2]
+    writer.partition.replicated_to(10)
+    await asyncio.sleep(0)
+    assert done == []
+    writer.write("next")
+    await asyncio.sleep(0)
+    writer.partition.replicated_to(13)
+    assert await writer.hear(1) == [("next", ErrorCode.NONE)]
+    assert done == [ErrorCode.NONE]
+    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append)
+    await asyncio.sleep(0)
+    writer.writer.close(ErrorCode.NOT_COORDINATOR)
+    assert done == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
+
+
 async def test_replicas_that_are_too_slow():
     writer = Writer(ack_timeout_ms=20)
     gone = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -32,7 +32,7 @@ def test_what_became_of_topics():
     told = []
     coordinator.runtime.shards[0] = SimpleNamespace(
         topics_deleted=lambda names: told.append(("deleted", names)),
-        topics_changed=lambda names: told.append(("changed", names)),
+        manager=SimpleNamespace(topics_changed=lambda names: told.append(("changed", names))),
     )
 
     def apply(metadata):

@@ -58,7 +58,7 @@ class PartitionWriter:
         self.closed = False
         self._clock = clock
         self._ack_timeout_ms = ack_timeout_ms
-        self._queue: list[tuple[Sequence[EncodedRecord], Done]] = []
+        self._queue: list[tuple[Sequence[EncodedRecord], int, Done]] = []  # records, bytes, done
         # Who waits until records are committed.
         self._uncommitted: dict[DelayedOperation, list[Done]] = {}
 
@@ -73,14 +73,23 @@ class PartitionWriter:
     # -- writing ----------------------------------------------------------------
 
     def write(self, records: Sequence[EncodedRecord], done: Done) -> None:
-        """Append records, all or none; ``done`` is called once committed, or with why not."""
+        """Append records; ``done`` is called when they are committed, or with the reason why not.
+
+        All or none of them; more than a batch can hold go into several.
+        """
         if self.closed:
             done(ErrorCode.NOT_COORDINATOR)
             return
         if not self._queue:
             # Requests that arrive together share a batch.
             asyncio.get_running_loop().call_soon(self._flush)
-        self._queue.append((records, done))
+        size = sum(map(size_of, records))
+        if size <= BATCH_BYTES:
+            self._queue.append((records, size, done))
+            return
+        pieces = _split(records)
+        done = _when_all(len(pieces), done)
+        self._queue += [(piece, sum(map(size_of, piece)), done) for piece in pieces]
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []
@@ -88,8 +97,7 @@ class PartitionWriter:
         rows: list[tuple[int, bytes | None, bytes | None, Headers]] = []
         waiting: list[Done] = []
         size = 0
-        for encoded, done in queue:
-            more = sum(map(size_of, encoded))
+        for encoded, more, done in queue:
             if rows and size + more > BATCH_BYTES:
                 self._append(rows, waiting, now_ms)
                 rows, waiting, size = [], [], 0
@@ -163,12 +171,38 @@ class PartitionWriter:
             return
         self.closed = True
         queue, self._queue = self._queue, []
-        for _, done in queue:
+        for _, _, done in queue:
             _call([done], error)
         uncommitted, self._uncommitted = self._uncommitted, {}
         for operation, waiting in uncommitted.items():
             operation.cancel()
             _call(waiting, error)
+
+
+def _split(records: Sequence[EncodedRecord]) -> list[list[EncodedRecord]]:
+    """Records in pieces that a batch can hold."""
+    pieces: list[list[EncodedRecord]] = [[]]
+    size = 0
+    for record in records:
+        more = size_of(record)
+        if pieces[-1] and size + more > BATCH_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(record)
+        size += more
+    return pieces
+
+
+def _when_all(count: int, done: Done) -> Done:
+    """Calls ``done`` once, after ``count`` calls, with an error if there was one."""
+    errors: list[ErrorCode] = []
+
+    def one_done(error: ErrorCode) -> None:
+        errors.append(error)
+        if len(errors) == count:
+            done(next(filter(None, errors), ErrorCode.NONE))
+
+    return one_done
 
 
 def _call(waiting: Iterable[Done], error: ErrorCode) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.coordinators.groups.members import SyncResult
+from tidelog.coordinators.groups.members import Sync, SyncResult
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 @api(SyncGroupRequest, versions=(0, 5), needs="READ GROUP", large=True)
 def sync_group(broker: Broker, message: SyncGroupRequest, request: Request) -> None:
     """Hand in and get the assignment of a generation."""
-    broker.groups.sync(
-        message.group_id,
+    sync = Sync(
         message.member_id,
         message.group_instance_id,
         message.generation_id,
         {row.member_id: row.assignment for row in message.assignments},
         message.protocol_type,
         message.protocol_name,
-        lambda result: request.reply(_response(result)),
     )
+    broker.groups.sync(message.group_id, sync, lambda result: request.reply(_response(result)))
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:

@@ -34,6 +34,7 @@ from tidelog.coordinators.groups.members import (
     JoinResult,
     Member,
     MemberStatus,
+    Sync,
     SyncResult,
     Token,
 )
@@ -177,21 +178,12 @@ class ClassicGroup:
 
     # -- syncing ----------------------------------------------------------------
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        assignments: Mapping[str, bytes],
-        token: Token,
-        protocol_type: str | None = None,
-        protocol: str | None = None,
-    ) -> None:
+    def sync(self, request: Sync, token: Token) -> None:
         """A member asks for its assignment; the leader brings all of them."""
-        member, error = self._current(member_id, instance_id, generation)
+        member, error = self._current(request.member_id, request.instance_id, request.generation)
         if member is None:
             self._answer(token, SyncResult(error))
-        elif protocol_type not in (None, self.protocol_type) or protocol not in (
+        elif request.protocol_type not in (None, self.protocol_type) or request.protocol not in (
             None,
             self.protocol,
         ):
@@ -206,7 +198,7 @@ class ClassicGroup:
             self._rebalance.park_sync(member, token)
             if member.member_id == self.leader and not self._rebalance.storing:
                 self._rebalance.storing = True
-                self._write({name: assignments.get(name, b"") for name in self.members})
+                self._write({name: request.assignments.get(name, b"") for name in self.members})
 
     def _current(
         self, member_id: str, instance_id: str | None, generation: int

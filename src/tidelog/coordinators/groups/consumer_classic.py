@@ -7,13 +7,13 @@ SyncGroup.  ``take`` runs before the assignor, ``serve_join`` and ``serve_sync``
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidelog.coordinators.groups.consumer_assignment import GroupContext
 from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Kind, unknown_member
 from tidelog.coordinators.groups.consumer_members import Classic, ConsumerMember, MemberState
 from tidelog.coordinators.groups.consumer_membership import Membership
-from tidelog.coordinators.groups.members import Join, JoinResult, SyncResult
+from tidelog.coordinators.groups.members import Join, JoinResult, Sync, SyncResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     PROTOCOL_TYPE,
@@ -26,17 +26,6 @@ from tidelog.wire.consumer_protocol import (
 from tidelog.wire.primitives import ProtocolError
 
 _NEWEST_ASSIGNMENT = ConsumerProtocolAssignment.versions[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """A SyncGroup of a classic member."""
-
-    member_id: str
-    instance_id: str | None
-    generation: int
-    protocol_type: str | None
-    protocol: str | None
 
 
 class ClassicAdapter:

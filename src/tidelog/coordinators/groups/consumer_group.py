@@ -36,7 +36,7 @@ from tidelog import ids
 from tidelog.clock import Clock
 from tidelog.coordinators.groups import consumer_records
 from tidelog.coordinators.groups.consumer_assignment import GroupContext, TargetAssignment
-from tidelog.coordinators.groups.consumer_classic import ClassicAdapter, Sync
+from tidelog.coordinators.groups.consumer_classic import ClassicAdapter
 from tidelog.coordinators.groups.consumer_heartbeats import ConsumerHeartbeats
 from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Dirty, Kind
 from tidelog.coordinators.groups.consumer_members import (
@@ -47,7 +47,14 @@ from tidelog.coordinators.groups.consumer_members import (
 )
 from tidelog.coordinators.groups.consumer_membership import Membership
 from tidelog.coordinators.groups.deadlines import Deadlines
-from tidelog.coordinators.groups.members import Join, JoinResult, MemberStatus, SyncResult, Token
+from tidelog.coordinators.groups.members import (
+    Join,
+    JoinResult,
+    MemberStatus,
+    Sync,
+    SyncResult,
+    Token,
+)
 from tidelog.coordinators.groups.states import GroupState
 from tidelog.coordinators.groups.timeline import Timeline
 from tidelog.coordinators.records import CoordinatorRecord
@@ -118,18 +125,9 @@ class ConsumerGroup:
         """A member that speaks the classic protocol joins, or joins again."""
         self._ask(request, token)
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        assignments: Mapping[str, bytes],  # noqa: ARG002  (the assignor of the group decides)
-        token: Token,
-        protocol_type: str | None = None,
-        protocol: str | None = None,
-    ) -> None:
-        """Such a member asks for its assignment; none of them brings one."""
-        self._ask(Sync(member_id, instance_id, generation, protocol_type, protocol), token)
+    def sync(self, request: Sync, token: Token) -> None:
+        """Such a member asks for its assignment; what it brings is not used."""
+        self._ask(request, token)
 
     def _ask(self, request: Request, token: Token) -> None:
         member = self.members.get(request.member_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,6 +40,18 @@ class Join:
     reason: str = ""
     id_first: bool = True  # v4: a new member is given its id, and joins with it
     may_skip: bool = False  # v9: a leader can be told to keep the assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A SyncGroup request; the leader brings the assignments."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    protocol_type: str | None = None
+    protocol: str | None = None
 
 
 class JoinedMember(NamedTuple):

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 from tidelog.clock import Clock
 from tidelog.coordinators.groups.consumer_members import Beat, ConsumerLimits
-from tidelog.coordinators.groups.members import GroupLimits, Join
+from tidelog.coordinators.groups.group_manager import Group, GroupManager, Reply
+from tidelog.coordinators.groups.members import GroupLimits, Join, Sync
 from tidelog.coordinators.groups.memory import GroupMemory
 from tidelog.coordinators.groups.offsets import Committed, GroupOffsets, Removal
 from tidelog.coordinators.groups.records import SERDE
-from tidelog.coordinators.groups.shard import Group, GroupShard, Reply
+from tidelog.coordinators.groups.shard import GroupShard
 from tidelog.coordinators.groups.states import GroupState
 from tidelog.coordinators.runtime import CoordinatorRuntime, create_internal_topic, partition_for
 from tidelog.errors import ApiError, ErrorCode
@@ -114,11 +115,11 @@ class GroupCoordinator:
         configs, self._group_configs = self._group_configs, metadata.group_configs
         for shard in self.runtime.shards.values():
             if configs != metadata.group_configs:
-                shard.limits_changed(configs.keys() | metadata.group_configs.keys())
+                shard.manager.limits_changed(configs.keys() | metadata.group_configs.keys())
             if gone:
                 shard.topics_deleted(gone)
             if changed:
-                shard.topics_changed(changed)
+                shard.manager.topics_changed(changed)
 
     def leadership_changed(self, index: int, partition: Partition) -> None:
         """The controller has changed the leader of a partition of the topic."""
@@ -198,59 +199,42 @@ class GroupCoordinator:
     def shard(self, group_id: str) -> GroupShard:
         return self.runtime.shard(group_id)
 
-    def _shard_of_members(self, group_id: str) -> GroupShard:
+    def _manager(self, group_id: str) -> GroupManager:
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-        return self.shard(group_id)
+        return self.shard(group_id).manager
 
     # -- members ----------------------------------------------------------------
 
     def join(self, group_id: str, request: Join, reply: Reply) -> None:
-        shard = self._shard_of_members(group_id)
+        manager = self._manager(group_id)
         protocols = self.memory.protocols(request.protocols)
-        shard.join(group_id, replace(request, protocols=protocols), reply)
+        manager.join(group_id, replace(request, protocols=protocols), reply)
 
-    def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        assignments: Mapping[str, bytes],
-        protocol_type: str | None,
-        protocol: str | None,
-        reply: Reply,
-    ) -> None:
-        self._shard_of_members(group_id).sync(
-            group_id,
-            member_id,
-            instance_id,
-            generation,
-            self.memory.assignments(assignments),
-            protocol_type,
-            protocol,
-            reply,
-        )
+    def sync(self, group_id: str, request: Sync, reply: Reply) -> None:
+        manager = self._manager(group_id)
+        assignments = self.memory.assignments(request.assignments)
+        manager.sync(group_id, replace(request, assignments=assignments), reply)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        shard = self._shard_of_members(group_id)
-        return shard.heartbeat(group_id, member_id, instance_id, generation)
+        manager = self._manager(group_id)
+        return manager.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave(
         self, group_id: str, members: Iterable[tuple[str, str | None, str]]
     ) -> list[ErrorCode]:
         """Members leave: member id, instance id, reason."""
-        shard = self._shard_of_members(group_id)
-        return [shard.leave(group_id, *member) for member in members]
+        manager = self._manager(group_id)
+        return [manager.leave(group_id, *member) for member in members]
 
     def consumer_heartbeat(self, group_id: str, beat: Beat, reply: Reply) -> None:
         """A member of a consumer group (KIP-848)."""
-        shard = self._shard_of_members(group_id)
+        manager = self._manager(group_id)
         if beat.topics and beat.epoch >= 0:  # who leaves is not held
             beat = replace(beat, topics=self.memory.topics(beat.topics))
-        shard.consumer_heartbeat(group_id, beat, reply)
+        manager.consumer_heartbeat(group_id, beat, reply)
 
     # -- offsets ----------------------------------------------------------------
 
@@ -272,7 +256,9 @@ class GroupCoordinator:
         """
         shard = self.shard(group_id)
         places = (row[:2] for row in rows)
-        code = shard.may_commit(group_id, member_id, instance_id, generation, version, places)
+        code = shard.manager.may_commit(
+            group_id, member_id, instance_id, generation, version, places
+        )
         if code:
             reply({(row[0], row[1]): code for row in rows})
             return
@@ -342,7 +328,7 @@ class GroupCoordinator:
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raise if a member of a consumer group is not what it says."""
-        code = self.shard(group_id).may_fetch(group_id, member_id, epoch)
+        code = self.shard(group_id).manager.may_fetch(group_id, member_id, epoch)
         if code:
             raise ApiError(code)
 
@@ -400,7 +386,8 @@ class GroupCoordinator:
         ]
 
     def delete(self, group_id: str, done: Callable[[ErrorCode], None]) -> None:
-        self._shard_of_members(group_id).delete(group_id, done)
+        self._manager(group_id)
+        self.shard(group_id).delete(group_id, done)
 
 
 def _compare(
