@@ -13,12 +13,12 @@ from itertools import pairwise
 from tidelog.log import checkpoints, leader_epochs, transaction_index
 from tidelog.log.checkpoints import parse_checkpoint
 from tidelog.log.leader_epochs import parse_epochs
+from tidelog.log.manager import CLEAN_MARK
 from tidelog.log.producer_state import ProducerState
 from tidelog.settings import read_properties
 from tidelog.text import plural
 from tidelog.tools.log_files import is_partition, lock_owner, partition_name, segment_name
 from tidelog.tools.log_segments import (
-    CLEAN_MARK,
     DataDirectory,
     LogReport,
     Problem,

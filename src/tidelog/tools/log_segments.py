@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tidelog.errors import ApiError
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import TopicPartition
+from tidelog.log.manager import CLEAN_MARK
 from tidelog.text import plural
 from tidelog.tools.log_files import (
     Entry,
@@ -29,7 +30,6 @@ from tidelog.tools.log_files import (
 from tidelog.wire.batch import CONTROL
 from tidelog.wire.records import decode_batch
 
-CLEAN_MARK = ".kafka_cleanshutdown"
 _REBUILT = "nothing is lost: the broker rebuilds it from the log when it leads astray"
 
 
