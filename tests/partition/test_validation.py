@@ -19,7 +19,7 @@ from tidelog.partition.validation import (
 from tidelog.settings import LogConfig, Settings
 from tidelog.wire.batch import HEADER_SIZE, check_produced, read_header
 from tidelog.wire.compression import Codec
-from tidelog.wire.records import _seal, decode_batch, encode_batch, first_since
+from tidelog.wire.records import decode_batch, encode_batch, first_since, seal
 
 LIMIT = 1 << 24
 
@@ -57,7 +57,7 @@ def test_a_damaged_batch_is_an_error_and_nothing_else():
         if rng.random() < 0.3:
             del body[rng.randrange(len(body)) :]
         header = read_header(batch)
-        damaged = _seal(header, bytes(body))
+        damaged = seal(header, bytes(body))
         try:
             found = opened(damaged, NOW + (1 << 41), cleanup_policy="compact").batch
         except ApiError as error:
@@ -123,7 +123,7 @@ def test_more_headers_than_a_record_has_room_for():
     batch = with_headers(100)
     body = batch[HEADER_SIZE:].replace(b"\xc8\x01", b"\xca\x01", 1)  # 101 of them
     with pytest.raises(ApiError, match="a record has 101 headers"):
-        opened(_seal(read_header(batch), body))
+        opened(seal(read_header(batch), body))
 
 
 def test_bytes_count_also_where_a_time_is_looked_for():

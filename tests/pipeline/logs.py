@@ -9,11 +9,12 @@ from typing import Any
 
 from tidelog.pipeline.ranges import Columns
 from tidelog.wire import batch as batches
+from tidelog.wire import records
 from tidelog.wire.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, read_header
 from tidelog.wire.compression import Codec, compress
 from tidelog.wire.markers import Marker, encode_marker
 from tidelog.wire.primitives import varint
-from tidelog.wire.records import Record, _encode_record, _seal, decode_batch, split_batches
+from tidelog.wire.records import Record, _encode_record, decode_batch, split_batches
 
 NOW = 1_700_000_000_000
 LARGEST_MS = (2**63 - 1) // 1000
@@ -75,7 +76,7 @@ def seal(
         base_sequence=-1,
         record_count=count,
     )
-    return _seal(header, compress(codec, body))
+    return records.seal(header, compress(codec, body))
 
 
 def random_bytes(rng: random.Random, largest: int) -> bytes | None:

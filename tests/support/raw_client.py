@@ -27,7 +27,7 @@ from tidelog.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tidelog.wire.records import _seal, decode_batch, encode_batch, split_batches
+from tidelog.wire.records import decode_batch, encode_batch, seal, split_batches
 
 
 def now_ms():
@@ -196,7 +196,7 @@ def sealed(packed, count, codec=Codec.ZSTD, **fields):
     """A batch that says what we want it to say."""
     now = now_ms()
     header = BatchHeader(0, 0, 0, MAGIC, 0, codec, count - 1, now, now, -1, -1, -1, count)
-    return _seal(header._replace(**fields), packed)
+    return seal(header._replace(**fields), packed)
 
 
 def many(count, **options):

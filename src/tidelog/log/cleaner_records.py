@@ -1,8 +1,8 @@
 """The inner loops of compaction: which keys a batch has, and which of its records stay.
 
-Pure.  Records are never decoded into objects: a loop walks over the numbers of each
+No I/O.  Records are never decoded into objects: a loop walks over the numbers of each
 record, and what stays is copied as slices of the old batch.  See ``wire/records.py``
-for the layout of a record.
+for the layout of a record; with its ``walk_records`` these loops take half as long again.
 
 The offset map is a dict from key to the offset of its newest record.  Keys of up to
 ``SHORT_KEY`` bytes stand for themselves, longer ones for a digest of 16 bytes (Kafka
@@ -14,21 +14,17 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.wire.batch import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
-    HEADER,
-    HEADER_SIZE,
-    LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
 )
 from tidelog.wire.compression import Codec, compress
 from tidelog.wire.primitives import ProtocolError, read_varint, varint
+from tidelog.wire.records import seal
 
 SHORT_KEY = 40
 # A key (at most 80 bytes as an object), its offset (32), its place in the dict (at most 90,
@@ -321,7 +317,7 @@ def rebuild(
     newest = header.max_timestamp
     if not append_time:
         newest = base_timestamp + _newest_delta(body, selection.kept)
-    return _seal(
+    return seal(
         header._replace(
             attributes=attributes,
             base_timestamp=base_timestamp,
@@ -335,7 +331,7 @@ def rebuild(
 def empty(header: BatchHeader) -> bytes:
     """What is left of a batch whose records are gone but whose sequence still counts."""
     kept = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
-    return _seal(header._replace(attributes=kept, base_timestamp=-1, record_count=0), b"")
+    return seal(header._replace(attributes=kept, base_timestamp=-1, record_count=0), b"")
 
 
 def _shift_times(data: bytes, runs: list[tuple[int, int]], shift: int) -> bytes:
@@ -378,11 +374,3 @@ def _newest_delta(body: bytes, count: int) -> int:
             newest = delta
         pos = after
     return newest or 0
-
-
-def _seal(header: BatchHeader, body: bytes) -> bytes:
-    length = HEADER_SIZE + len(body) - LENGTH_OVERHEAD
-    out = bytearray(HEADER.pack(*header._replace(length=length)))
-    out += body
-    out[17:21] = crc32c(memoryview(out)[21:]).to_bytes(4, "big")
-    return bytes(out)

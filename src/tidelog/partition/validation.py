@@ -29,9 +29,8 @@ from tidelog.wire.batch import (
 )
 from tidelog.wire.compression import Codec, DecompressedTooLarge, decompress
 from tidelog.wire.primitives import ProtocolError, read_varint
-from tidelog.wire.records import renumber, repack
+from tidelog.wire.records import renumber, repack, walk_records, wrapped
 
-_INT64 = 1 << 63
 _NO_TIMESTAMP = -1
 # Half a millisecond of work, however many requests of this kind a client sends at once.
 _BYTES_HERE = 64 * 1024
@@ -199,84 +198,33 @@ def rewrite(batch: memoryview, rules: Rules, now_ms: int, limit: int) -> Rewritt
 
 
 def _check_records(data: bytes, header: BatchHeader, rules: Rules, now_ms: int) -> tuple[int, bool]:
-    """The largest timestamp, and whether the offset deltas are right; else the error to answer.
-
-    Nearly every number has one or two bytes, so these cases are written out.
-    """
+    """The largest timestamp, and whether the offset deltas are right; else the error to answer."""
     count, base = header.record_count, header.base_timestamp
     compacted, create_time = rules.compacted, not rules.append_time
     oldest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
-    newest, numbered, pos, size = _NO_TIMESTAMP, True, 0, len(data)
+    newest, numbered, end, smallest = _NO_TIMESTAMP, True, 0, -LONG_MAX - 1
     errors = _Errors(count)
-    for number in range(count):
-        byte = data[pos]
-        if byte < 0x80 and not byte & 1:
-            after = pos + 1 + (byte >> 1)
-            pos += 2  # and the attributes
-        else:
-            length, pos = read_varint(data, pos)
-            after = pos + length
-            if length < 0:
-                raise ProtocolError("a record has a negative length")
-            pos += 1
-        byte = data[pos]
-        if byte < 0x80:
-            timestamp = base + ((byte >> 1) ^ -(byte & 1))
-            pos += 1
-        elif (second := data[pos + 1]) < 0x80:
-            value = byte & 0x7F | second << 7
-            timestamp = base + ((value >> 1) ^ -(value & 1))
-            pos += 2
-        else:
-            value, pos = read_varint(data, pos)
-            timestamp = base + value
-            if not -_INT64 <= timestamp < _INT64:  # as in Java, where it wraps
-                timestamp = (timestamp + _INT64) % (2 * _INT64) - _INT64
-        byte = data[pos]
-        if byte < 0x80:
-            delta = byte
-            pos += 1
-        elif (second := data[pos + 1]) < 0x80:
-            delta = byte & 0x7F | second << 7
-            pos += 2
-        elif (third := data[pos + 2]) < 0x80:
-            delta = byte & 0x7F | (second & 0x7F) << 7 | third << 14
-            pos += 3
-        else:
-            value, pos = read_varint(data, pos)
-            delta = 2 * value
-        if delta != 2 * number:  # zig-zag
+    walk = enumerate(walk_records(data, count))
+    for number, (end, timestamp_delta, offset_delta, _, key_length, value, length) in walk:
+        timestamp = base + timestamp_delta
+        if not smallest <= timestamp <= LONG_MAX:
+            timestamp = wrapped(timestamp)
+        if offset_delta != number:
             if count > MOST_RENUMBERED:
                 raise ProtocolError(f"record {number} of {count} has another offset delta")
             numbered = False
-        byte = data[pos]
-        if byte < 0x80:
-            pos += 1
-            length = (byte >> 1) ^ -(byte & 1)
-        else:
-            length, pos = read_varint(data, pos)
-        if length >= 0:
-            pos += length
-        elif compacted:
+        if key_length < 0 and compacted:
             errors.add(number, f"topic {rules.topic} is compacted: every record needs a key")
-        byte = data[pos]
-        if byte < 0x80:
-            pos += 1 if byte & 1 else 1 + (byte >> 1)
-        else:
-            length, pos = read_varint(data, pos)
-            pos += max(length, 0)
-        if data[pos]:
-            pos = _skip_headers(data, pos, after)
-        else:
-            pos += 1
-        if pos != after or after > size:
+        pos = value + length if length > 0 else value
+        pos = _skip_headers(data, pos, end) if data[pos] else pos + 1
+        if pos != end:
             raise ProtocolError("a record does not end where its length says")
         newest = max(newest, timestamp)
         if create_time and not oldest <= timestamp <= latest and timestamp != _NO_TIMESTAMP:
             setting = "before.max.ms before" if timestamp < oldest else "after.max.ms after"
             message = f"timestamp {timestamp} is more than message.timestamp.{setting} now"
             errors.add(number, f"{message} ({now_ms})", ErrorCode.INVALID_TIMESTAMP)
-    if pos != size:
+    if end != len(data):
         raise ProtocolError(f"the batch counts {count} records but has more")
     errors.check()
     return newest, numbered
