@@ -23,18 +23,18 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 
-TopicPartition = tuple[str, int]
+PartitionKey = tuple[str, int]  # a plain tuple: logs are looked up by it on every request
 
 log = logging.getLogger(__name__)
 
 
-def write_checkpoint(directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+def write_checkpoint(directory: str, name: str, offsets: Mapping[PartitionKey, int]) -> None:
     lines = ["0", str(len(offsets))]
     lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     write_atomically(os.path.join(directory, name), "\n".join(lines).encode() + b"\n")
 
 
-def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
+def read_checkpoint(directory: str, name: str) -> dict[PartitionKey, int]:
     path = os.path.join(directory, name)
     try:
         return parse_checkpoint(files.read_file(path).decode())
@@ -45,7 +45,7 @@ def read_checkpoint(directory: str, name: str) -> dict[TopicPartition, int]:
         return {}
 
 
-def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
+def parse_checkpoint(text: str) -> dict[PartitionKey, int]:
     """The offsets in a checkpoint; ValueError if it is not whole.
 
     Apache Kafka makes its files empty and writes them later: that is no damage.

@@ -26,7 +26,7 @@ from tidelog.clock import Clock
 from tidelog.errors import SettingError
 from tidelog.files import remove, sync_directory, write_atomically
 from tidelog.log import checkpoints
-from tidelog.log.checkpoints import TopicPartition, read_checkpoint, write_checkpoint
+from tidelog.log.checkpoints import PartitionKey, read_checkpoint, write_checkpoint
 from tidelog.log.log import Log
 from tidelog.log.moved import is_unfinished_copy, one_directory_each, unmark
 from tidelog.log.opening import create_log, open_log
@@ -73,15 +73,15 @@ class LogManager:
     def __init__(self, directories: list[str], clock: Clock) -> None:
         self.directories = [os.path.abspath(directory) for directory in directories]
         self.clock = clock
-        self.logs: dict[TopicPartition, Log] = {}
-        self.topic_ids: dict[TopicPartition, bytes] = {}  # as found on disk
+        self.logs: dict[PartitionKey, Log] = {}
+        self.topic_ids: dict[PartitionKey, bytes] = {}  # as found on disk
         # Where to make a log that is to come, of which topic.
-        self.preferred: dict[TopicPartition, tuple[bytes, str]] = {}
+        self.preferred: dict[PartitionKey, tuple[bytes, str]] = {}
         self._locks: list[int] = []
-        self._checkpointed: dict[str, set[TopicPartition]] = {}  # who is named in the files
+        self._checkpointed: dict[str, set[PartitionKey]] = {}  # who is named in the files
         self._checkpoint_lock = threading.Lock()
         self._notes = self._newest_note = 0
-        self._cleaned: dict[str, dict[TopicPartition, int]] = {}  # as last written
+        self._cleaned: dict[str, dict[PartitionKey, int]] = {}  # as last written
 
     # -- directories ------------------------------------------------------------
 
@@ -143,13 +143,13 @@ class LogManager:
 
     def load(
         self, config_of: Callable[[str], LogConfig], progress: Callable[[int, int], None]
-    ) -> dict[TopicPartition, Opened]:
+    ) -> dict[PartitionKey, Opened]:
         """Open every log.  ``progress(done, all)`` is called after each.
 
         From here on a stop is unclean unless :meth:`close` says otherwise.
         """
         clean = {directory: _take_mark(directory) for directory in self.directories}
-        found: list[tuple[TopicPartition, str]] = []
+        found: list[tuple[PartitionKey, str]] = []
         for directory in self.directories:
             for name in files.listdir(directory):
                 path = os.path.join(directory, name)
@@ -172,7 +172,7 @@ class LogManager:
                 else:
                     log.warning("%s is not a partition; it is left alone", path)
         found, moved = one_directory_each(found) if len(self.directories) > 1 else (found, {})
-        points: dict[tuple[str, str], dict[TopicPartition, int]] = {
+        points: dict[tuple[str, str], dict[PartitionKey, int]] = {
             (directory, name): read_checkpoint(directory, name)
             for directory in self.directories
             for name in _CHECKPOINTS
@@ -183,7 +183,7 @@ class LogManager:
             for name in _CHECKPOINTS:
                 if key in points[old, name]:
                     points[new, name].setdefault(key, points[old, name][key])
-        result: dict[TopicPartition, Opened] = {}
+        result: dict[PartitionKey, Opened] = {}
         now_ms = self.clock.now_ms()
         for done, (key, directory) in enumerate(found, 1):
             path = os.path.join(directory, f"{key[0]}-{key[1]}")
@@ -285,7 +285,7 @@ class LogManager:
         never is.  It may name a topic that has been deleted and made again since.
         """
         self._notes += 1
-        noted: list[tuple[str, str, dict[TopicPartition, int]]] = []
+        noted: list[tuple[str, str, dict[PartitionKey, int]]] = []
         for directory in self.directories:
             mine = {
                 key: existing
@@ -314,7 +314,7 @@ class LogManager:
         return partial(self._write_note, self._notes, noted)
 
     def _write_note(
-        self, number: int, noted: list[tuple[str, str, dict[TopicPartition, int]]]
+        self, number: int, noted: list[tuple[str, str, dict[PartitionKey, int]]]
     ) -> None:
         with self._checkpoint_lock:
             if number < self._newest_note:

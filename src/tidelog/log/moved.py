@@ -12,7 +12,7 @@ import re
 from tidelog import files
 from tidelog.errors import SettingError
 from tidelog.files import sync_directory
-from tidelog.log.checkpoints import TopicPartition
+from tidelog.log.checkpoints import PartitionKey
 from tidelog.log.segment import Segment
 from tidelog.topic_partition import directory_name
 
@@ -36,16 +36,16 @@ def unmark(directory: str) -> None:
 
 
 def one_directory_each(
-    found: list[tuple[TopicPartition, str]],
-) -> tuple[list[tuple[TopicPartition, str]], dict[TopicPartition, tuple[str, str]]]:
+    found: list[tuple[PartitionKey, str]],
+) -> tuple[list[tuple[PartitionKey, str]], dict[PartitionKey, tuple[str, str]]]:
     """Of a partition that is in two directories, the copy counts that a move has finished.
 
     Returns what counts, and from where to where partitions were moved.
     """
-    by_key: dict[TopicPartition, list[str]] = {}
+    by_key: dict[PartitionKey, list[str]] = {}
     for key, directory in found:
         by_key.setdefault(key, []).append(directory)
-    moved: dict[TopicPartition, tuple[str, str]] = {}
+    moved: dict[PartitionKey, tuple[str, str]] = {}
     for key, directories in by_key.items():
         paths = [os.path.join(directory, directory_name(*key)) for directory in directories]
         if len(paths) == 1:

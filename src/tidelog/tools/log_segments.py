@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import ApiError
 from tidelog.log import checkpoints
-from tidelog.log.checkpoints import TopicPartition
+from tidelog.log.checkpoints import PartitionKey
 from tidelog.log.manager import CLEAN_MARK
 from tidelog.text import plural
 from tidelog.tools.log_files import (
@@ -65,10 +65,10 @@ class DataDirectory:
     path: str
     clean: bool = False
     running: bool = False
-    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    offsets: dict[str, dict[PartitionKey, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def offset(self, name: str, key: TopicPartition | None) -> int | None:
+    def offset(self, name: str, key: PartitionKey | None) -> int | None:
         return self.offsets.get(name, {}).get(key) if key else None
 
 
