@@ -1,7 +1,7 @@
 """A consumer group (KIP-848), step by step, with a clock that moves when the test says so."""
 
 import pytest
-from coordinators.consumer_support import Consumer, Owner, settle, slots
+from support.consumer_group import Consumer, Owner, settle, slots
 
 from tidelog.coordinators.groups.consumer_members import MemberState
 from tidelog.coordinators.groups.records import (

@@ -16,7 +16,7 @@ import os
 import random
 
 import pytest
-from coordinators.consumer_support import Owner, cluster, slots, what_records_say
+from support.consumer_group import Owner, cluster, slots, what_records_say
 
 from tidelog.coordinators.groups.consumer_records import records
 from tidelog.coordinators.groups.states import GroupState

@@ -1,7 +1,7 @@
 """The classic group, one rule at a time."""
 
 import pytest
-from coordinators.support import Owner, assignment, request, subscription
+from support.classic_group import Owner, assignment, request, subscription
 
 from tidelog.coordinators.groups.classic_group import PENDING_HOLD_MS
 from tidelog.coordinators.groups.states import GroupState

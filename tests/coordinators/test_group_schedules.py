@@ -14,7 +14,7 @@ import os
 import random
 
 import pytest
-from coordinators.support import Owner, assignment, request, subscription, what_records_say
+from support.classic_group import Owner, assignment, request, subscription, what_records_say
 
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.members import Sync

@@ -1,9 +1,9 @@
 """Classic members in a consumer group, and groups that change from one protocol to the other."""
 
 import pytest
-from coordinators import support as classic_support
-from coordinators.consumer_support import Consumer, Owner, settle, slots
-from coordinators.support import request, subscription
+from support import classic_group as classic_support
+from support.classic_group import request, subscription
+from support.consumer_group import Consumer, Owner, settle, slots
 
 from tidelog.coordinators.groups.classic_group import ClassicGroup
 from tidelog.coordinators.groups.consumer_members import MemberState

@@ -14,10 +14,10 @@ import os
 import random
 
 import pytest
-from coordinators.consumer_support import cluster, slots, what_records_say
-from coordinators.shard_support import Log
-from coordinators.support import assignment, request, subscription
-from coordinators.support import what_records_say as classic_records_say
+from support.classic_group import assignment, request, subscription
+from support.classic_group import what_records_say as classic_records_say
+from support.consumer_group import cluster, slots, what_records_say
+from support.group_shard import Log
 
 from tidelog.clock import FakeClock
 from tidelog.coordinators.groups.consumer_group import ConsumerGroup

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
-from coordinators.consumer_support import cluster
+from support.consumer_group import cluster
 
 from tidelog.clock import SystemClock
 from tidelog.coordinators.groups.service import GroupCoordinator

@@ -4,9 +4,9 @@ import os
 import random
 
 import pytest
-from coordinators.consumer_support import cluster
-from coordinators.shard_support import Log, make_shard
-from coordinators.support import request
+from support.classic_group import request
+from support.consumer_group import cluster
+from support.group_shard import Log, make_shard
 
 from tidelog.coordinators.groups.consumer_members import Beat
 from tidelog.coordinators.groups.offsets import Committed, commit_record
