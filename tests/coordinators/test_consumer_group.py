@@ -148,17 +148,21 @@ def test_a_full_group(owner):
 def test_commits_need_the_epoch_of_the_member(owner):
     group = owner.group
     places = [("clicks", 0)]
-    assert group.may_commit("", None, -1, places) == ErrorCode.NONE  # nobody is in it
+    assert group.membership.may_commit("", None, -1, places) == ErrorCode.NONE  # nobody is in it
     (a,) = consumers(owner, "a")
-    assert group.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
-    assert group.may_commit("a", None, a.epoch - 1, places) == ErrorCode.STALE_MEMBER_EPOCH
-    assert group.may_commit("a", None, a.epoch + 1, places) == ErrorCode.STALE_MEMBER_EPOCH
-    assert group.may_commit("b", None, 1, places) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.may_commit("", None, -1, places) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.may_fetch(None, -1) == ErrorCode.NONE
-    assert group.may_fetch("a", a.epoch) == ErrorCode.NONE
-    assert group.may_fetch("a", a.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert group.may_fetch("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.membership.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
+    assert (
+        group.membership.may_commit("a", None, a.epoch - 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+    )
+    assert (
+        group.membership.may_commit("a", None, a.epoch + 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+    )
+    assert group.membership.may_commit("b", None, 1, places) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.membership.may_commit("", None, -1, places) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.membership.may_fetch(None, -1) == ErrorCode.NONE
+    assert group.membership.may_fetch("a", a.epoch) == ErrorCode.NONE
+    assert group.membership.may_fetch("a", a.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert group.membership.may_fetch("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_commits_in_an_epoch_that_is_over(owner):
@@ -171,7 +175,7 @@ def test_commits_in_an_epoch_that_is_over(owner):
 
     def may_commit(member_id, epoch, which):
         places = [("clicks", index) for _, index in which]
-        return owner.group.may_commit(member_id, None, epoch, places)
+        return owner.group.membership.may_commit(member_id, None, epoch, places)
 
     assert may_commit("a", 1, ALL) == ErrorCode.NONE  # it has not given up anything yet
     assert a.beat().epoch == 2
@@ -196,8 +200,11 @@ def test_records_of_older_brokers_have_no_epochs_of_partitions(owner):
     owner.log = [_without_epochs(record) for record in owner.log]
     owner.restarted()
     places = [("clicks", index) for _, index in a.owned]
-    assert owner.group.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
-    assert owner.group.may_commit("a", None, a.epoch - 1, places) == ErrorCode.STALE_MEMBER_EPOCH
+    assert owner.group.membership.may_commit("a", None, a.epoch, places) == ErrorCode.NONE
+    assert (
+        owner.group.membership.may_commit("a", None, a.epoch - 1, places)
+        == ErrorCode.STALE_MEMBER_EPOCH
+    )
 
 
 def _without_epochs(encoded):

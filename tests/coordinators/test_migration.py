@@ -154,9 +154,9 @@ def test_errors_for_classic_members():
     assert group.heartbeat(old.member_id, None, 99) == ErrorCode.ILLEGAL_GENERATION
     lost = [("clicks", index) for _, index in new.owned]
     illegal = ErrorCode.ILLEGAL_GENERATION
-    assert group.may_commit(old.member_id, None, 99, []) == illegal
-    assert group.may_commit(old.member_id, None, old.generation - 1, lost) == illegal
-    assert group.may_commit(old.member_id, None, old.generation, lost) == ErrorCode.NONE
+    assert group.membership.may_commit(old.member_id, None, 99, []) == illegal
+    assert group.membership.may_commit(old.member_id, None, old.generation - 1, lost) == illegal
+    assert group.membership.may_commit(old.member_id, None, old.generation, lost) == ErrorCode.NONE
     assert owner.beat(old.member_id, old.generation).error == ErrorCode.FENCED_MEMBER_EPOCH
 
     def join(**changes):

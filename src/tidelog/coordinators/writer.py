@@ -59,7 +59,7 @@ class PartitionWriter:
         self._clock = clock
         self._ack_timeout_ms = ack_timeout_ms
         self._queue: list[tuple[Sequence[EncodedRecord], int, Done]] = []  # records, bytes, done
-        # Who waits until records are committed.
+        # Requests that wait until records are committed.
         self._uncommitted: dict[DelayedOperation, list[Done]] = {}
 
     @property

@@ -1,9 +1,9 @@
-"""Who gets which partition: the server-side assignors of KIP-848.  Pure functions.
+"""The server-side assignors of KIP-848: which member gets which partition.  Pure functions.
 
 An assignor takes what each member subscribes to and had before, and how many partitions each
 topic has; it gives each member a set of partitions.  The same input gives the same output.
 
-    uniform   everybody gets the same number, give or take one, and keeps what it had
+    uniform   all members get the same number, give or take one, and keep what they had
     range     each topic is cut into contiguous ranges, in the order of the members, so that
               partition N of two topics with the same subscribers goes to the same member
 """
@@ -52,14 +52,14 @@ def _topics(wishes: Wishes, sizes: Sizes) -> dict[bytes, list[str]]:
 
 
 def _uniform_same(wishes: Wishes, sizes: Sizes) -> dict[str, Slots]:
-    """Everybody wants the same topics: quotas, no search."""
+    """All members want the same topics: quotas, no search."""
     if not wishes:
         return {}
     topics = next(iter(wishes.values())).topics & sizes.keys()
     free = {(topic, index) for topic in topics for index in range(sizes[topic])}
     quota, extra = divmod(len(free), len(wishes))
     kept: dict[str, set[Slot]] = {}
-    # Who has most may keep one more than the quota, so that the fewest partitions move.
+    # The members with most may keep one more than the quota, so that the fewest partitions move.
     order = sorted(wishes, key=lambda m: (-len(wishes[m].owned & free), m))
     limits = {}
     for place, member_id in enumerate(order):
@@ -78,7 +78,7 @@ def _uniform_same(wishes: Wishes, sizes: Sizes) -> dict[str, Slots]:
 def _uniform_mixed(
     wishes: Wishes, sizes: Sizes, topics: Mapping[bytes, list[str]]
 ) -> dict[str, Slots]:
-    """Different subscriptions: keep what can stay, give the rest to whoever has least, then
+    """Different subscriptions: keep what can stay, give the rest to the member that has least, then
     move single partitions while that makes two members more equal."""
     result: dict[str, set[Slot]] = {member_id: set() for member_id in wishes}
     owner: dict[Slot, str] = {}

@@ -1,4 +1,4 @@
-"""The rebalance of a classic group: who has joined, who has synced, and how long that may take.
+"""The rebalance of a classic group: joins, syncs, and how long they may take.
 
     Empty -> Preparing             the first member joins
     Preparing -> Completing        all have joined, or the rebalance timeout is over

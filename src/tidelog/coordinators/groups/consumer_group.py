@@ -29,7 +29,7 @@ is not in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidelog import ids
@@ -108,9 +108,9 @@ class ConsumerGroup:
         context = GroupContext(limits, clock, metadata, new_id, self._deadlines, self.timeline)
         self._context = context
         self._assignment = TargetAssignment(self.image, context)
-        self._membership = Membership(self.image, self._assignment, context)
-        self._heartbeats = ConsumerHeartbeats(self.image, self._membership, context)
-        self._classic = ClassicAdapter(self.image, self._membership, context)
+        self.membership = Membership(self.image, self._assignment, context)
+        self._heartbeats = ConsumerHeartbeats(self.image, self.membership, context)
+        self._classic = ClassicAdapter(self.image, self.membership, context)
         self._queue: list[tuple[Request, Token]] = []
         self._in_flight: ConsumerWrite | None = None
         self._retry_at: int | None = None
@@ -132,7 +132,7 @@ class ConsumerGroup:
     def _ask(self, request: Request, token: Token) -> None:
         member = self.members.get(request.member_id)
         if member is not None:
-            self._membership.touch(member)  # it is alive, however long the log takes
+            self.membership.touch(member)  # it is alive, however long the log takes
         self._queue.append((request, token))
         self._process()
 
@@ -153,55 +153,9 @@ class ConsumerGroup:
             member = self.image.find(member_id, instance_id)
         except ApiError as error:
             return error.code
-        self._membership.remove(member, "left", reason or "it left the group")
+        self.membership.remove(member, "left", reason or "it left the group")
         self._process()
         return ErrorCode.NONE
-
-    def may_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        places: Iterable[tuple[str, int]],
-        *,
-        knows_epochs: bool = True,
-    ) -> ErrorCode:
-        """May this member commit offsets of these partitions?  An old OffsetCommit knows no epochs.
-
-        Also in an older epoch, if it has had all of them since then: the answer with the newer one
-        is on its way, and no other member can have read them meanwhile (KIP-1251).
-        """
-        if epoch < 0 and not self.members:
-            return ErrorCode.NONE  # a client that assigns partitions by hand
-        try:
-            self._check_alive()
-            member = self.image.find(member_id, instance_id)
-        except ApiError as error:
-            return error.code
-        if not member.classic and not knows_epochs:
-            return ErrorCode.UNSUPPORTED_VERSION
-        code = _compare_epochs(member, epoch)
-        if epoch < member.epoch and self._has_had(member, epoch, places):
-            code = ErrorCode.NONE
-        if member.classic and not code:
-            self._membership.touch(member)
-        return code
-
-    def _has_had(
-        self, member: ConsumerMember, epoch: int, places: Iterable[tuple[str, int]]
-    ) -> bool:
-        topics = self._context.metadata().topics
-        slots = [(topics[name].topic_id, index) for name, index in places if name in topics]
-        return all(member.assigned_at.get(slot, epoch + 1) <= epoch for slot in slots)
-
-    def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """May this member read the committed offsets?"""
-        if member_id is None and epoch < 0:
-            return ErrorCode.NONE  # not a member: a tool
-        member = self.members.get(member_id or "")
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return _compare_epochs(member, epoch)
 
     def refresh(self) -> None:
         """Topics have changed: there may be more or less to read."""
@@ -299,21 +253,10 @@ class ConsumerGroup:
 
     def loaded(self) -> None:
         """The whole partition is replayed: sessions begin now."""
-        self._membership.loaded()
+        self.membership.loaded()
         self._note("loaded", "the coordinator read it from the log")
         self.refresh()
         self._set_state()
-
-    def adopt(self, member: ConsumerMember) -> None:
-        """Take a member over from a classic group, with what it has."""
-        image = self.image
-        image.insert(member)
-        taken = image.owners.keys()
-        member.assigned = frozenset(slot for slot in member.assigned if slot not in taken)
-        member.assigned_at = dict.fromkeys(member.assigned, member.epoch)
-        image.owners.update(dict.fromkeys(member.assigned, member.member_id))
-        image.targets[member.member_id] = member.assigned
-        self._membership.touch(member)
 
     def converted(self) -> None:
         """It was a classic group until now: everything is written, with the next write."""
@@ -349,12 +292,12 @@ class ConsumerGroup:
         """Do everything whose time has come."""
         if self.state is GroupState.DEAD:
             return
-        self._membership.expire()
+        self.membership.expire()
         if self._retry_at is not None and self._retry_at <= self._deadlines.now():
             self._retry_at = None
         self._process()
         retry = () if self._retry_at is None else (self._retry_at,)
-        self._deadlines.reset((*self._membership.deadlines(), *retry))
+        self._deadlines.reset((*self.membership.deadlines(), *retry))
 
     # -- what others see ----------------------------------------------------------
 
@@ -397,7 +340,7 @@ class ConsumerGroup:
 
     def statuses(self) -> list[MemberStatus]:
         """Which members are alive, and which ones a rebalance waits for."""
-        return self._membership.statuses()
+        return self.membership.statuses()
 
     @property
     def pending(self) -> bool:
@@ -435,12 +378,6 @@ class ConsumerGroup:
 
     def _note(self, kind: str, cause: str) -> None:
         self._context.note(self.image, kind, "", cause)
-
-
-def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
-    if member.epoch == epoch:
-        return ErrorCode.NONE
-    return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _refused(request: Request, error: ApiError) -> Answer:

@@ -44,7 +44,7 @@ class ConsumerGroupImage:
         self.static: dict[str, str] = {}  # instance id -> member id
         self.targets: dict[str, Slots] = {}
         self.regexes: dict[str, frozenset[str]] = {}  # pattern -> topics
-        self.owners: dict[Slot, str] = {}  # who has a partition, or has not given it up yet
+        self.owners: dict[Slot, str] = {}  # of partitions; until a member has given it up
         self.dirty: set[Dirty] = set()
 
     def mark(self, name: str, *kinds: Kind) -> None:

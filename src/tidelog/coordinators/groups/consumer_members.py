@@ -1,17 +1,17 @@
-"""The members of a consumer group (KIP-848), what they ask and are told, and their way from
+"""The members of a consumer group (KIP-848), their requests and the answers, and their way from
 one assignment to the next.
 
     STABLE      it has what its epoch gives it
     UNREVOKED   it has to give up partitions, and has not said yet that it did
-    UNRELEASED  it is to get partitions that somebody else has not given up yet
+    UNRELEASED  it is to get partitions that another member has not given up yet
 
 A member gives up first and gets afterwards; so no partition ever has two owners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ from tidelog.coordinators.groups.records import (
     TopicPartitions,
 )
 from tidelog.errors import ErrorCode
+from tidelog.settings import Settings
+from tidelog.settings_table import GROUP_SETTINGS
 
 LEFT, LEFT_FOR_A_WHILE = -1, -2  # epochs that mean: I go; I am static, and come back
 
@@ -45,6 +47,27 @@ class ConsumerLimits:
     upgrade: bool = True
     downgrade: bool = True
 
+    @classmethod
+    def of(cls, settings: Settings) -> ConsumerLimits:
+        policy = settings["group.consumer.migration.policy"]
+        return cls(
+            settings["group.consumer.session.timeout.ms"],
+            settings["group.consumer.heartbeat.interval.ms"],
+            settings["group.consumer.max.size"],
+            tuple(settings["group.consumer.assignors"]),
+            upgrade=policy in ("bidirectional", "upgrade"),
+            downgrade=policy in ("bidirectional", "downgrade"),
+        )
+
+    def with_config(self, config: Mapping[str, str]) -> ConsumerLimits:
+        """With the group's own settings; they were checked when they were set."""
+        values = {name: GROUP_SETTINGS[name].parse(value) for name, value in config.items()}
+        return replace(
+            self,
+            session_ms=values.get("consumer.session.timeout.ms", self.session_ms),
+            heartbeat_ms=values.get("consumer.heartbeat.interval.ms", self.heartbeat_ms),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -64,7 +87,7 @@ class Beat:
 
     @property
     def full(self) -> bool:
-        """It says everything, so it wants to hear everything."""
+        """It says everything, so it gets the whole assignment."""
         return self.epoch == 0 or (
             self.rebalance_ms != -1
             and (self.topics is not None or self.regex is not None)

@@ -61,6 +61,17 @@ class Membership:
         self.note(kind, member, cause)
         self._assignment.because(f"a member {kind}: {member.shown}: {cause}")
 
+    def adopt(self, member: ConsumerMember) -> None:
+        """Take a member over from a classic group, with what it has."""
+        image = self._image
+        image.insert(member)
+        taken = image.owners.keys()
+        member.assigned = frozenset(slot for slot in member.assigned if slot not in taken)
+        member.assigned_at = dict.fromkeys(member.assigned, member.epoch)
+        image.owners.update(dict.fromkeys(member.assigned, member.member_id))
+        image.targets[member.member_id] = member.assigned
+        self.touch(member)
+
     def subscribed(self, member: ConsumerMember, before: Subscription) -> None:
         """A member has said what it reads: the epoch grows if that is not what it read before."""
         self.touch(member)
@@ -73,6 +84,53 @@ class Membership:
 
     def note(self, kind: str, member: ConsumerMember, cause: str) -> None:
         self._context.note(self._image, kind, member.member_id, cause)
+
+    # -- committed offsets ----------------------------------------------------------
+
+    def may_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        places: Iterable[tuple[str, int]],
+        *,
+        knows_epochs: bool = True,
+    ) -> ErrorCode:
+        """May this member commit offsets of these partitions?  An old OffsetCommit knows no epochs.
+
+        Also in an older epoch, if it has had all of them since then: the answer with the newer one
+        is on its way, and no other member can have read them meanwhile (KIP-1251).
+        """
+        if epoch < 0 and not self._image.members:
+            return ErrorCode.NONE  # a client that assigns partitions by hand
+        try:
+            member = self._image.find(member_id, instance_id)
+        except ApiError as error:
+            return error.code
+        if not member.classic and not knows_epochs:
+            return ErrorCode.UNSUPPORTED_VERSION
+        code = _compare_epochs(member, epoch)
+        if epoch < member.epoch and self._has_had(member, epoch, places):
+            code = ErrorCode.NONE
+        if member.classic and not code:
+            self.touch(member)
+        return code
+
+    def _has_had(
+        self, member: ConsumerMember, epoch: int, places: Iterable[tuple[str, int]]
+    ) -> bool:
+        topics = self._context.metadata().topics
+        slots = [(topics[name].topic_id, index) for name, index in places if name in topics]
+        return all(member.assigned_at.get(slot, epoch + 1) <= epoch for slot in slots)
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """May this member read the committed offsets?"""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE  # not a member: a tool
+        member = self._image.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return _compare_epochs(member, epoch)
 
     # -- reconciliation -----------------------------------------------------------
 
@@ -157,3 +215,9 @@ class Membership:
             silent_ms=max(now - (member.deadline - self.session_ms(member)), 0),
             expires_in_ms=max(ends - now, 0),
         )
+
+
+def _compare_epochs(member: ConsumerMember, epoch: int) -> ErrorCode:
+    if member.epoch == epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.classic else ErrorCode.STALE_MEMBER_EPOCH

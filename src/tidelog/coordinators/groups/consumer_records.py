@@ -1,7 +1,7 @@
 """A consumer group as records: what is written when something changes, and read again.
 
 A group marks what has changed (a kind of record and whose); the records are made when they
-are written, from the group as it is then.  Who is not there any more gets a tombstone.
+are written, from the group as it is then.  What is gone gets a tombstone.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
 
 
 def replay(image: ConsumerGroupImage, record: CoordinatorRecord) -> None:
-    """Be what a record says.  Compaction may have removed others before it."""
+    """Apply a record.  Compaction may have removed others before it."""
     key, value = record.key, record.value
     if isinstance(value, ConsumerGroupMetadataValue):
         image.epoch, image.metadata_hash = value.epoch, value.metadata_hash

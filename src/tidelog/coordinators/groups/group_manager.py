@@ -70,7 +70,7 @@ class GroupManager:
         group = self.groups.get(group_id)
         if group is None:
             if request.member_id:
-                # No group, so nobody in it; and no group is made for a stranger.
+                # No group, so no members; and none is created for an unknown member id.
                 reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
             group = self.make(group_id)
@@ -78,7 +78,7 @@ class GroupManager:
             reply(JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id))
             return
         elif isinstance(group, ConsumerGroup) and not group.members and not group.pending:
-            # Whoever comes first to an empty group says which protocol it speaks.
+            # The first member of an empty group decides which protocol it speaks.
             self.append(group.tombstones(), _ignore)
             self._forget(group)
             timeline = group.timeline
@@ -155,10 +155,10 @@ class GroupManager:
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.NONE
-        return group.may_fetch(member_id, epoch)
+        return group.membership.may_fetch(member_id, epoch)
 
     def topics_changed(self, topics: set[str]) -> None:
-        """Topics came, went or grew: consumer groups that read them are assigned anew."""
+        """Topics came, went or grew: consumer groups that read them get a new assignment."""
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup) and (
                 group.image.regexes or not topics.isdisjoint(group.subscribed())
@@ -193,7 +193,7 @@ class GroupManager:
                 return ErrorCode.NONE
             return ErrorCode.GROUP_ID_NOT_FOUND if knows_epochs else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
-            code = group.may_commit(
+            code = group.membership.may_commit(
                 member_id, instance_id, generation, places, knows_epochs=knows_epochs
             )
         else:

@@ -1,4 +1,4 @@
-"""The members of a classic group, and what they ask and are told."""
+"""The members of a classic group, their requests and the answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.errors import ErrorCode
+from tidelog.settings import Settings
 
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred one first
 Token = object  # stands for a request that waits; what it is only the owner knows
@@ -20,6 +21,15 @@ class GroupLimits:
     max_session_ms: int = 1_800_000
     max_size: int = 2**31 - 1
     initial_delay_ms: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> GroupLimits:
+        return cls(
+            settings["group.min.session.timeout.ms"],
+            settings["group.max.session.timeout.ms"],
+            settings["group.max.size"],
+            settings["group.initial.rebalance.delay.ms"],
+        )
 
     def allow_session(self, session_ms: int) -> bool:
         return self.min_session_ms <= session_ms <= self.max_session_ms
@@ -39,7 +49,7 @@ class Join:
     instance_id: str | None = None
     reason: str = ""
     id_first: bool = True  # v4: a new member is given its id, and joins with it
-    may_skip: bool = False  # v9: a leader can be told to keep the assignment
+    may_skip: bool = False  # v9: the answer may say that the assignment stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Sync:
 
 
 class JoinedMember(NamedTuple):
-    """One row of what the leader is told."""
+    """A member, as the answer to the leader lists it."""
 
     member_id: str
     instance_id: str | None
@@ -93,7 +103,7 @@ class MemberStatus(NamedTuple):
     client_host: str
     waited_for: bool
     away: bool = False  # static, stopped, and its place is kept
-    silent_ms: int = -1  # since it was last heard of; -1: it waits for us
+    silent_ms: int = -1  # since its last request; -1: it waits for us
     expires_in_ms: int = -1  # until it is taken for dead; -1: it waits for us
 
 

@@ -54,7 +54,7 @@ def upgrade(
                 if topic in metadata.topics
             ),
         )
-        group.adopt(member)
+        group.membership.adopt(member)
     return group
 
 

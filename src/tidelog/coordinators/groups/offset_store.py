@@ -1,4 +1,4 @@
-"""What the groups of one shard have committed: what counts, and what is pending.  Pure.
+"""The committed offsets of the groups of one shard, and the pending ones.  No I/O.
 
 ``replay`` is the way in for plain records, ``replay_transactional`` and ``end_transaction`` for
 those of transactions, and ``commit`` for what the shard has just written itself.  All are called
@@ -43,7 +43,7 @@ class OffsetStore:
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, reason: str, time_ms: int
     ) -> None:
-        """Be what a record says that is in no transaction."""
+        """Apply a record that is in no transaction."""
         self._of(key.group).replay(key, value, reason, time_ms)
         if self.pending:
             place = key.topic, key.partition

@@ -1,7 +1,7 @@
-"""What one group has committed, and when it may be forgotten.  Pure.
+"""The committed offsets of one group, and when they expire.  No I/O.
 
 An offset lives as long as the data that it points into: it goes with its topic, and, once
-the group has no members, when the log begins after it (whoever comes back then starts where
+the group has no members, when the log begins after it (a consumer that comes back then starts where
 ``auto.offset.reset`` says, with the offset or without).  With ``offsets.retention.minutes``
 it goes after that time, counted from the last commit and from the moment when the group
 became empty (KIP-211).  What was removed, when and why is remembered.
@@ -77,7 +77,7 @@ class GroupOffsets:
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, reason: str, time_ms: int
     ) -> None:
-        """Be what a record says."""
+        """Apply a record."""
         if value is None:
             partitions = self.topics.get(key.topic, {})
             partitions.pop(key.partition, None)

@@ -1,4 +1,4 @@
-"""Offsets committed inside transactions that have not ended yet, of one shard.  Pure.
+"""Offsets committed inside transactions that have not ended yet, of one shard.  No I/O.
 
 A record of a transactional batch counts only when a marker in the same partition commits the
 transaction of its producer; one that aborts drops it.  Until then the old offset stays what it

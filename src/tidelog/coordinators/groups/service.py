@@ -29,7 +29,7 @@ from tidelog.new_topic import NewTopic
 from tidelog.partition.partition import Partition
 from tidelog.partition.replicas import Replicas
 from tidelog.settings import Settings
-from tidelog.settings_table import GROUP_SETTINGS, LONG_MAX
+from tidelog.settings_table import LONG_MAX
 
 # What a commit asks for: topic, partition, offset, leader epoch, metadata.
 CommitRow = tuple[str, int, int, int, str | None]
@@ -68,22 +68,9 @@ class GroupCoordinator:
     def __init__(self, broker: Host) -> None:
         settings = broker.settings
         self._broker = broker
-        self._limits = GroupLimits(
-            settings["group.min.session.timeout.ms"],
-            settings["group.max.session.timeout.ms"],
-            settings["group.max.size"],
-            settings["group.initial.rebalance.delay.ms"],
-        )
+        self._limits = GroupLimits.of(settings)
+        self.consumer_limits = ConsumerLimits.of(settings)
         self.consumer_protocol = "consumer" in settings["group.coordinator.rebalance.protocols"]
-        policy = settings["group.consumer.migration.policy"]
-        self.consumer_limits = ConsumerLimits(
-            settings["group.consumer.session.timeout.ms"],
-            settings["group.consumer.heartbeat.interval.ms"],
-            settings["group.consumer.max.size"],
-            tuple(settings["group.consumer.assignors"]),
-            upgrade=policy in ("bidirectional", "upgrade"),
-            downgrade=policy in ("bidirectional", "downgrade"),
-        )
         minutes: int | None = settings["offsets.retention.minutes"]
         self._retention_ms = None if minutes is None else minutes * 60_000
         self._max_metadata: int = settings["offset.metadata.max.bytes"]
@@ -140,18 +127,9 @@ class GroupCoordinator:
                 await asyncio.sleep(0)
 
     def _limits_of(self, group_id: str) -> ConsumerLimits:
-        """What a consumer group may be: the broker's settings, and its own."""
-        own = self._broker.metadata.group_configs.get(group_id)
-        if not own:
-            return self.consumer_limits
-        # Checked when it was set; the broker's limits may have changed since.
-        values = {name: GROUP_SETTINGS[name].parse(value) for name, value in own.items()}
-        usual = self.consumer_limits
-        return replace(
-            usual,
-            session_ms=values.get("consumer.session.timeout.ms", usual.session_ms),
-            heartbeat_ms=values.get("consumer.heartbeat.interval.ms", usual.heartbeat_ms),
-        )
+        """The limits of a consumer group: the broker's settings, and its own."""
+        config = self._broker.metadata.group_configs.get(group_id)
+        return self.consumer_limits.with_config(config) if config else self.consumer_limits
 
     def _log_start(self, topic: str, partition: int) -> int | None:
         if topic not in self._broker.metadata.topics:
@@ -252,7 +230,7 @@ class GroupCoordinator:
     ) -> None:
         """Commit offsets; the reply has a code for each partition.
 
-        ``outsider`` is who asks, if it is no member.
+        ``outsider`` names the client, if it is no member.
         """
         shard = self.shard(group_id)
         places = (row[:2] for row in rows)
@@ -286,7 +264,7 @@ class GroupCoordinator:
         shard.commit(group_id, good, done, outsider)
 
     def _check(self, topic: str, partition: int, metadata: str) -> ErrorCode:
-        # Any offset may be committed, as in Kafka: kafkajs commits -1 and -2 to begin anew.
+        # Any offset may be committed, as in Kafka: kafkajs commits -1 and -2 to start again.
         known = self._broker.metadata.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -308,18 +286,18 @@ class GroupCoordinator:
         return writer is None or writer.all_committed
 
     async def when_safe(self, group_id: str) -> ErrorCode:
-        """Wait for that.  If it does not come, another may coordinate: ask who does."""
+        """Wait for that.  NOT_COORDINATOR if it does not come: another broker may coordinate."""
         writer = self.runtime.writer(group_id)
         if writer is None:
             return ErrorCode.NONE
-        told: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        committed: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
-        def tell(error: ErrorCode) -> None:
-            if not told.done():  # the client may be gone
-                told.set_result(error)
+        def done(error: ErrorCode) -> None:
+            if not committed.done():  # the client may be gone
+                committed.set_result(error)
 
-        writer.when_committed(tell)
-        return ErrorCode.NOT_COORDINATOR if await told else ErrorCode.NONE
+        writer.when_committed(done)
+        return ErrorCode.NOT_COORDINATOR if await committed else ErrorCode.NONE
 
     def removals(self, group_id: str) -> Mapping[tuple[str, int], Removal]:
         """Offsets that a group does not have any more, and why."""
@@ -359,7 +337,7 @@ class GroupCoordinator:
                 codes[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif offsets.get(topic, partition) is not None or (topic, partition) in pending:
                 codes[topic, partition] = ErrorCode.NONE
-                gone.append((topic, partition, "somebody deleted it (OffsetDelete)"))
+                gone.append((topic, partition, "a client deleted it (OffsetDelete)"))
             elif known is None or not 0 <= partition < len(known.partitions):
                 codes[topic, partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:

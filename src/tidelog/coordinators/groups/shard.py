@@ -82,9 +82,9 @@ class GroupShard:
         done: Callable[[ErrorCode], None],
         outsider: str = "",
     ) -> None:
-        """Write offsets down; they count, and ``done`` hears, when they are safe.
+        """Write offsets; they count, and ``done`` is called, when they are committed.
 
-        ``outsider`` is who commits without being a member: an administrator, or a client
+        ``outsider`` names a client that commits without being a member: an administrator, or one
         that assigns partitions by hand.
         """
         if group_id not in self.groups:
@@ -173,7 +173,7 @@ class GroupShard:
             gone = []
             if offsets:
                 empty = group.state is GroupState.EMPTY
-                # Who commits without joining leaves no trace of how long it is there.
+                # A client that commits without joining leaves no trace of how long it is there.
                 since_ms = group.state_since_ms if group.protocol_type else 0
                 usage = Usage(empty, since_ms, group.subscribed())
                 gone = offsets.expired(now_ms, retention_ms, usage, log_start)
@@ -203,7 +203,7 @@ class GroupShard:
     # -- the log ----------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, time_ms: int) -> None:
-        """Be what a record says."""
+        """Apply a record."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)

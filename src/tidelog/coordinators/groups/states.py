@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class GroupState(StrEnum):
-    """As clients are told it."""
+    """As it is shown to clients."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # of classic groups, as the next one
