@@ -118,6 +118,8 @@ class ConsumeLoop:
             for base_offset, records in chunk.batches:
                 offset = max(offset, base_offset)
                 offset = self._take_batch(chunk, offset, records, lines)
+                if len(lines) == self._room:
+                    break
         finally:
             if lines:
                 self._emit(b"\n".join(lines) + b"\n")
