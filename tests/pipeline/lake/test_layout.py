@@ -10,18 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidelog.pipeline.lake.compact import rows_of_file
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.layout import (
+    Layout,
     divide,
     needs_spark,
     parse_by,
     renamed_fields,
     stored_columns,
 )
-from tidelog.pipeline.lake.ledger import FileEntry
+from tidelog.pipeline.lake.options import LoadOptions
+from tidelog.pipeline.lake.rewriting import rows_of_file
 from tidelog.pipeline.lake.schemas import from_spark_json
-from tidelog.pipeline.lake.writing import RANGE, WriteJob, write_rows
+from tidelog.pipeline.lake.writing import RANGE, TaskResult, WriteJob, write_rows
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.schema import TYPES
@@ -151,12 +152,12 @@ def rows(keys: list[str], start: int = 0, size: int = 1) -> pa.RecordBatch:
     )
 
 
-def job_of(lake: Path, **options: Any) -> WriteJob:
-    client = ClientOptions("localhost:9092")
-    return WriteJob(client, str(lake), "load", "stamp", parts=parse_by("key"), **options)
+def job_of(lake: Path, **more: Any) -> WriteJob:
+    layout, options = Layout(by="key"), LoadOptions(("t",), str(lake), **more)
+    return WriteJob(ClientOptions("localhost:9092"), options, layout, layout.parts(), "load", 0)
 
 
-def write(lake: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> dict[str, Any]:
+def write(lake: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> TaskResult:
     job = job_of(lake, **options)
     job.staging.mkdir(parents=True)
     return write_rows(job, 0, (OffsetRange("t", 0, 0, 10_000),), batches)
@@ -165,23 +166,22 @@ def write(lake: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> dict
 def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:
     """It would be noticed only when the load is published, and then by every load after it."""
     found = write(tmp_path / "a", [rows(["short", "long" * 100, "short"])])
-    assert [row["path"].split("/")[0] for row in found["files"]] == ["key=short"]
-    (account,) = found["ranges"]
-    assert (account["rows"], account["dead"]) == (2, 1)
-    assert [row["parts"] for row in found["letters"]] == [[["t", 0, 1, 1, 1]]]
+    assert [file.entry.folder for file in found.files] == ["key=short"]
+    (entry,) = found.ranges
+    assert (entry.rows, entry.dead) == (2, 1)
+    assert [file.parts for file in found.letters] == [(("t", 0, 1, 1, 1),)]
     found = write(tmp_path / "b", [rows(["ä" * 200])], errors="fail")
-    assert "t-0@0: the name of its folder would be too long" in found["error"]
+    assert "t-0@0: the name of its folder would be too long" in (found.error or "")
 
 
 def test_files_of_large_rows_are_merged_in_small_pieces(tmp_path: Path) -> None:
     """Files that compress well are many times as large in memory."""
     count, size = 300, 200_000
     batches = [rows(["k"] * 100, start=start, size=size) for start in range(0, count, 100)]
-    (found,) = write(tmp_path, batches, compression="zstd")["files"]
-    assert found["bytes"] < count * size // 10
-    job = job_of(tmp_path)
-    entry = FileEntry(found["path"], found["rows"], found["bytes"])
-    pieces = [batch.nbytes for batch in rows_of_file(job, entry, from_spark_json(found["schema"]))]
+    (found,) = write(tmp_path, batches, compression="zstd").files
+    assert found.entry.bytes < count * size // 10
+    schema = from_spark_json(found.schema)
+    pieces = [batch.nbytes for batch in rows_of_file(job_of(tmp_path), found.entry, schema)]
     assert sum(pieces) > count * size and max(pieces) < count * size // 3
 
 
@@ -194,5 +194,5 @@ def test_a_folder_of_few_rows_does_not_hold_the_memory_of_all(tmp_path: Path) ->
             yield rows(["rare", *["often"] * 20], start=21 * number, size=10_000)
 
     found = write(tmp_path, batches(), target_bytes=400_000)
-    assert found["ranges"][0]["rows"] == 50 * 21
+    assert found.ranges[0].rows == 50 * 21
     assert max(held) - held[0] < 3_000_000

@@ -12,9 +12,9 @@ from pipeline.lake.conftest import plain
 from support.filling import fill
 
 import tidelog.pipeline
-from tidelog.pipeline.lake.compact import FANOUT, choose
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import FileEntry, State
+from tidelog.pipeline.lake.rewriting import FANOUT, choose
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
 

@@ -24,11 +24,10 @@ from tidelog.pipeline.lake.jobs import reason_of
 from tidelog.pipeline.lake.ledger import FOLDER, RangeEntry
 from tidelog.pipeline.lake.load import Loader
 from tidelog.pipeline.lake.options import LoadReport
-from tidelog.pipeline.lake.plan import Found
-from tidelog.pipeline.lake.spans import subtract
+from tidelog.pipeline.lake.plan import Work
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
-from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.ranges import OffsetRange, subtract
 from tidelog.pipeline.spark_failures import explained
 from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import parse_uuid
@@ -116,7 +115,7 @@ class _Batches:
         self._report = report
         self._sizes: Sizes = {}
         self._starts: dict[TopicPartition, int] = {}
-        self._begun = Found(())  # what was known before the first batch, for its manifest
+        self._begun = Work(())  # what was known before the first batch, for its manifest
         self._clock = SystemClock()
 
     def options(self) -> dict[str, str]:
@@ -167,19 +166,18 @@ class _Batches:
             for row in sorted(rows, key=lambda row: (row.place, row.start))
             for start, end in subtract((row.start, row.end), state.covered.get(row.place, ()))
         ]
-        found = loader.load_ranges(
-            Found(ranges, [*self._begun.lost, *self._lost(ranges)], self._begun.begins),
+        report = loader.load_ranges(
+            Work(ranges, [*self._begun.lost, *self._lost(ranges)], self._begun.begins),
             self._sizes,
             ids,
             {"id": query or "", "batch": batch},
         )
-        if found.number is not None:
-            self._begun = Found(())
-        if found.number is None:
+        if report.number is None:
             return
+        self._begun = Work(())
         compacted = loader.compact()
         seconds = self._clock.monotonic() - began
-        self._report(replace(found, compacted=compacted, seconds=seconds))
+        self._report(replace(report, compacted=compacted, seconds=seconds))
 
     def _lost(self, ranges: list[OffsetRange]) -> list[RangeEntry]:
         """Where the source went on beyond the end of the ledger, the records between are gone;

@@ -70,6 +70,25 @@ class Part:
         return f"{self.expression} as {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What all loads of a destination share; the ledger holds it."""
+
+    value: str = "bytes"  # or text, json, csv
+    by: str | None = None
+    schema: str | None = None
+    separator: str = ","
+    headers: bool = False
+
+    def parts(self) -> tuple[Part, ...]:
+        return parse_by(self.by) if self.by else ()
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether values become columns."""
+        return self.value in ("json", "csv")
+
+
 def parse_by(text: str) -> tuple[Part, ...]:
     """Read ``--by``; ``LakeError`` with the reason if it is not valid."""
     from sqlglot.errors import SqlglotError

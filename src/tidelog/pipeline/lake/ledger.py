@@ -71,13 +71,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.pipeline.lake.files import Files, LakeError
-from tidelog.pipeline.lake.spans import Span, Spans, spans_text, union
+from tidelog.pipeline.ranges import Span, Spans, spans_text, union
 from tidelog.topic_partition import TopicPartition
 
 FORMAT = 1
@@ -143,6 +143,24 @@ class FileEntry:
     def staged(self) -> str:
         """Its name in the staging folder: the last part of a path is never used twice."""
         return self.path.rpartition("/")[2] + ".staged"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that a task has written into the staging folder, and its own schema."""
+
+    entry: FileEntry
+    schema: Any  # as Spark writes a schema in JSON
+
+
+def with_schemas(files: Sequence[StagedFile]) -> dict[str, Any]:
+    """``files`` and ``schemas`` of a manifest: each schema is written once."""
+    schemas: list[Any] = []
+    for file in files:
+        if file.schema not in schemas:
+            schemas.append(file.schema)
+    entries = (replace(file.entry, schema=schemas.index(file.schema)) for file in files)
+    return {"files": tuple(entries), "schemas": tuple(schemas)}
 
 
 @dataclass(frozen=True, slots=True)

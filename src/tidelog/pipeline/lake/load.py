@@ -13,30 +13,25 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.client.cluster import TOPIC_GONE, no_topic
 from tidelog.clock import SystemClock
-from tidelog.pipeline.lake import plan
-from tidelog.pipeline.lake.agree import agree
-from tidelog.pipeline.lake.compact import choose, compact_task
 from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
-from tidelog.pipeline.lake.destination import (
-    check_columns,
-    check_empty,
-    check_fields,
-    layout_of,
-    settings_of,
-    write_job,
-)
-from tidelog.pipeline.lake.expressions import run_through_spark, with_sample
 from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, Stopped, lock
-from tidelog.pipeline.lake.jobs import Progress, reported, run_tasks
-from tidelog.pipeline.lake.layout import needs_spark, parse_by
+from tidelog.pipeline.lake.jobs import (
+    Progress,
+    Tasks,
+    read_progress,
+    run_tasks,
+    run_write_tasks,
+    with_sample,
+)
+from tidelog.pipeline.lake.layout import Layout, needs_spark
 from tidelog.pipeline.lake.ledger import (
     COMPACTION,
     LOAD,
@@ -44,19 +39,35 @@ from tidelog.pipeline.lake.ledger import (
     FileEntry,
     Ledger,
     Manifest,
+    StagedFile,
     lost_texts,
+    with_schemas,
 )
-from tidelog.pipeline.lake.options import LoadOptions, LoadReport, position_of
-from tidelog.pipeline.lake.plan import Found
-from tidelog.pipeline.lake.results import file_entries, range_entries
+from tidelog.pipeline.lake.options import (
+    LoadOptions,
+    LoadReport,
+    check_columns,
+    check_empty,
+    check_fields,
+    layout_of,
+    position_of,
+    settings_of,
+)
+from tidelog.pipeline.lake.plan import Work, find_ranges, pack, why_nothing
+from tidelog.pipeline.lake.rewriting import (
+    Rewritten,
+    SchemaChange,
+    choose,
+    compact_task,
+    merged_schema,
+    plan_change,
+    widen_task,
+)
 from tidelog.pipeline.lake.schemas import to_spark_json, whole_of, with_whole
-from tidelog.pipeline.lake.wanted import find_ranges, why_nothing
-from tidelog.pipeline.lake.widen import SchemaChange, plan_change, widen_task
-from tidelog.pipeline.lake.writing import WriteJob, too_many, write_task
+from tidelog.pipeline.lake.writing import TaskResult, WriteJob, too_many
 from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
-from tidelog.pipeline.ranges import OffsetRange
 from tidelog.pipeline.spark_failures import explained, is_connect
 from tidelog.pipeline.where import Topics
 from tidelog.wire.uuids import uuid_text
@@ -67,6 +78,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCAL = "localhost:9092"
+_MOST_ROUNDS = 5
 
 
 def load(
@@ -151,11 +163,15 @@ class Loader:
         if self.ledger.recover().number == 0:
             check_empty(options.root)
         # Whatever is wrong with it is said before anything is read.
-        layout = layout_of(options, self.ledger.state)
-        self._parts = parse_by(layout["by"]) if layout["by"] else ()
-        if layout["schema"]:
-            parse_schema(layout["schema"])
+        layout = self._layout
+        self._parts = layout.parts()
+        if layout.schema:
+            parse_schema(layout.schema)
         check_columns(self._parts, layout)
+
+    @property
+    def _layout(self) -> Layout:
+        return layout_of(self.options, self.ledger.state)
 
     @property
     def spark(self) -> SparkSession:
@@ -183,78 +199,51 @@ class Loader:
             self.check_cluster(positions)
             logs = positions.logs()
             self.check_topics(logs)
-            found = self.find_ranges(positions, logs)
-            sizes = positions.sizes(logs, {part.place: part.start for part in found.ranges})
-            nothing = not found.ranges and not found.lost
+            work = self.find_ranges(positions, logs)
+            sizes = positions.sizes(logs, {part.place: part.start for part in work.ranges})
+            nothing = not work.ranges and not work.lost
             why = why_nothing(self.options, positions, logs) if nothing else ""
-        report = self.load_ranges(found, sizes, logs.ids)
+        report = self.load_ranges(work, sizes, logs.ids)
         compacted = self.compact()
         seconds = time.monotonic() - began
         return replace(report, seconds=seconds, compacted=compacted, why_nothing=why)
 
     def load_ranges(
         self,
-        found: Found,
+        work: Work,
         sizes: Sizes,
         ids: Mapping[str, bytes],
         query: dict[str, Any] | None = None,
     ) -> LoadReport:
         """Read these ranges, which are not in the destination, and publish them."""
-        ranges, lost, begins = found
-        if not ranges and not lost:
+        if not work.ranges and not work.lost:
             return LoadReport(None)
-        started = self._clock.now_ms()
-        name = uuid.uuid4().hex
-        job = self._job(name, started)
-        settings = settings_of(
-            self.options, self.client, layout_of(self.options, self.ledger.state)
-        )
+        job = self._job()
+        settings = settings_of(self.options, self.client, job.layout)
         if self.options.dead_letters is not None:
             settings["dead_letters"] = prepare_topic(self.client, self.options.dead_letters)
-        self.ledger.begin(name)
-        try:
-            if needs_spark(job.parts) and job.schema is None and job.value in ("json", "csv"):
-                job = with_sample(job, ranges)
-            cores = self.spark.sparkContext.defaultParallelism if ranges else 1
-            tasks = dict(enumerate(plan.pack(ranges, sizes, self.options.target_bytes, cores)))
-            while True:
-                results, schema = agree(job, tasks, self._run)
-                added = [row for result in results for row in result["files"]]
-                if added and not self.ledger.state.files and job.value in ("json", "csv"):
-                    check_fields(job.parts, schema)
-                change, inexact = self._widen(replace(job, schema=schema), added)
-                if not inexact - whole_of(job.schema):
-                    break
-                job = replace(job, schema=with_whole(job.schema, inexact))
+        with self._staged(job):
+            results, schema, change = self._write(job, work, sizes)
+            ranges = [*work.lost, *(row for result in results for row in result.ranges)]
             manifest = Manifest(
                 LOAD,
-                name,
+                job.load,
                 cluster=self._cluster_id,
                 topics={
                     topic: uuid_text(topic_id) for topic, topic_id in ids.items() if any(topic_id)
                 },
-                ranges=tuple(
-                    sorted(
-                        [*lost, *range_entries(results)],
-                        key=lambda row: (row.topic, row.partition, row.start),
-                    )
-                ),
-                begins=begins,
+                ranges=tuple(sorted(ranges, key=lambda row: (row.place, row.start))),
+                begins=work.begins,
+                letters=tuple(entry for result in results for entry in result.letters),
                 removed=change.removed,
                 schema=schema,
                 settings=settings,
                 query=query,
-                started_ms=started,
-                **file_entries(
-                    [*change.files, *change.rewritten],
-                    [row for result in results for row in result["letters"]],
-                ),
+                started_ms=job.started_ms,
+                **with_schemas([*change.files, *change.rewritten]),
             )
             self._check_errors(manifest)
             self.check_stop()
-        except BaseException:
-            self.ledger.abandon(name)
-            raise
         number = self.ledger.publish(manifest).number
         send_unsent(self.ledger, self.client, self.options.root, again=False)
         return LoadReport(
@@ -264,11 +253,50 @@ class Loader:
             sum(row.skipped for row in manifest.ranges),
             sum(end - begin for row in manifest.ranges for begin, end in row.lost),
             len(change.files),
-            sum(row["bytes"] for row in change.files),
+            sum(file.entry.bytes for file in change.files),
             new_columns=change.new_columns,
             widened=change.widened,
             lost_offsets=tuple(lost_texts(manifest.ranges)),
         )
+
+    @contextlib.contextmanager
+    def _staged(self, job: WriteJob) -> Iterator[None]:
+        """A staging folder, which goes if what is done in it fails."""
+        self.ledger.begin(job.load)
+        try:
+            yield
+        except BaseException:
+            self.ledger.abandon(job.load)
+            raise
+
+    def _write(
+        self, job: WriteJob, work: Work, sizes: Sizes
+    ) -> tuple[list[TaskResult], Any, SchemaChange]:
+        """Run the tasks; the schema of the destination from now on, and what that changes."""
+        if needs_spark(job.parts) and job.schema is None and job.layout.has_fields:
+            job = with_sample(job, work.ranges)
+        cores = self.spark.sparkContext.defaultParallelism if work.ranges else 1
+        tasks = dict(enumerate(pack(work.ranges, sizes, self.options.target_bytes, cores)))
+        while True:
+            results, schema = self._run_until_agreed(job, tasks)
+            added = [file for result in results for file in result.files]
+            if added and not self.ledger.state.files and job.layout.has_fields:
+                check_fields(job.parts, schema)
+            change, inexact = self._widen(replace(job, schema=schema), added)
+            if not inexact - whole_of(job.schema):
+                return results, schema, change
+            job = replace(job, schema=with_whole(job.schema, inexact))
+
+    def _run_until_agreed(self, job: WriteJob, tasks: Tasks) -> tuple[list[TaskResult], Any]:
+        """Run tasks again until what they met fits into one schema."""
+        results = self._run(job, tasks)
+        for _ in range(_MOST_ROUNDS):
+            schema, again = merged_schema(job.schema, results)
+            if not again:
+                return list(results.values()), schema
+            job = replace(job, schema=schema)
+            results |= self._run(job, {number: tasks[number] for number in again})
+        raise LakeError("the records have fields of changing types: name the types with --schema")
 
     def compact(self) -> int:
         """Merge small files; how many fewer there are."""
@@ -277,52 +305,44 @@ class Loader:
             groups = choose(self.ledger.state, self.options.target_bytes)
             if not groups:
                 break
-            started = self._clock.now_ms()
-            name = uuid.uuid4().hex
-            job = replace(self._job(name, started), schema=self.ledger.state.schema)
-            self.ledger.begin(name)
+            job = replace(self._job(), schema=self.ledger.state.schema)
 
-            def work(row: tuple[int, tuple[FileEntry, ...]], job: WriteJob = job) -> dict[str, Any]:
+            def work(row: tuple[int, tuple[FileEntry, ...]], job: WriteJob = job) -> StagedFile:
                 return compact_task(job, *row)
 
             try:
-                files = self._rewrite("merging files", job, groups, work)
+                with self._staged(job):
+                    files = self._rewrite("merging files", job, groups, work)
             except Stopped:  # the next load will do it
-                self.ledger.abandon(name)
                 break
-            except BaseException:
-                self.ledger.abandon(name)
-                raise
             removed = tuple(entry.path for group in groups for entry in group)
             self.ledger.publish(
                 Manifest(
                     COMPACTION,
-                    name,
+                    job.load,
                     removed=removed,
-                    started_ms=started,
-                    **file_entries(files),
+                    started_ms=job.started_ms,
+                    **with_schemas(files),
                 )
             )
             fewer += len(removed) - len(files)
         return fewer
 
-    def _widen(
-        self, job: WriteJob, added: Sequence[dict[str, Any]]
-    ) -> tuple[SchemaChange, set[str]]:
+    def _widen(self, job: WriteJob, added: Sequence[StagedFile]) -> tuple[SchemaChange, set[str]]:
         """Give all files the types that the columns have now, for readers who expect one type;
         also the columns for which that would round numbers."""
         change = plan_change(self.ledger.state, job.schema, added)
         if not change.narrow:
             return change, set()
 
-        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[dict[str, Any] | None]:
+        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[Rewritten]:
             return widen_task(job, *row)
 
         groups = change.groups(self.options.target_bytes)
         results = [
             row for rows in self._rewrite("widening columns", job, groups, work) for row in rows
         ]
-        inexact = {row["inexact"] for row in results if row and "inexact" in row}
+        inexact = {row.inexact for row in results if row.inexact}
         return (change, inexact) if inexact else (change.after(results), inexact)
 
     def _rewrite(
@@ -363,7 +383,7 @@ class Loader:
                         raise no_topic(view.name, cluster.topic_names())
                 return found.cluster_id
 
-        # Nobody waits a minute to hear of a wrong address; later on a broker may be restarting.
+        # A wrong address must be reported at once; later on a broker may be restarting.
         self._cluster_id = positions.retried(ask) if self._asked else ask()
         self._asked = True
         known = self.ledger.state.cluster
@@ -388,23 +408,29 @@ class Loader:
                     "offsets are other records now; load it into another directory"
                 )
 
-    def find_ranges(self, positions: Positions, logs: Logs) -> Found:
+    def find_ranges(self, positions: Positions, logs: Logs) -> Work:
         """What is to be read, what is lost, and where the others begin."""
         return find_ranges(self.options, self.ledger.state, positions, logs)
 
-    def _job(self, name: str, started: int) -> WriteJob:
-        layout = layout_of(self.options, self.ledger.state)
-        schema = self.ledger.state.schema
-        if layout["schema"]:
-            schema = to_spark_json(parse_schema(layout["schema"]))
-        return write_job(self.options, self.client, layout, self._parts, schema, name, started)
+    def _job(self) -> WriteJob:
+        """What the tasks of a new load need to know."""
+        layout, schema = self._layout, self.ledger.state.schema
+        if layout.schema:
+            schema = to_spark_json(parse_schema(layout.schema))
+        return WriteJob(
+            self.client,
+            self.options,
+            layout,
+            self._parts,
+            uuid.uuid4().hex,
+            self._clock.now_ms(),
+            schema,
+        )
 
     # -- the tasks --------------------------------------------------------------------
 
-    def _run(
-        self, job: WriteJob, tasks: Mapping[int, tuple[OffsetRange, ...]]
-    ) -> dict[int, dict[str, Any]]:
-        """What came of each task."""
+    def _run(self, job: WriteJob, tasks: Tasks) -> dict[int, TaskResult]:
+        """The result of each task."""
         if not tasks:
             return {}
         for path in job.staging.glob("*.progress"):
@@ -415,24 +441,18 @@ class Loader:
         def watch() -> None:
             self.check_stop()
             self.ledger.still_alive(job.load)
-            rows, done, problem = reported(job.staging)
+            rows, done, problem = read_progress(job.staging)
             if problem is not None:
                 raise LakeError(problem)
             if self._progress is not None:
                 seconds = time.monotonic() - began
                 self._progress(Progress(rows, offsets, done, len(tasks), seconds))
 
-        def work(row: tuple[int, tuple[OffsetRange, ...]]) -> dict[str, Any]:
-            return write_task(job, *row)
-
-        if needs_spark(job.parts):
-            results = run_through_spark(self.spark, job, tasks, watch)
-        else:
-            results = run_tasks(self.spark, "tidelog load", list(tasks.items()), work, watch)
+        results = run_write_tasks(self.spark, job, tasks, watch)
         for result in results:
-            if "error" in result:
-                raise LakeError(result["error"])
-        return {result["task"]: result for result in results}
+            if result.error is not None:
+                raise LakeError(result.error)
+        return {result.task: result for result in results}
 
     def _check_errors(self, manifest: Manifest) -> None:
         bad = sum(row.dead + row.skipped for row in manifest.ranges)

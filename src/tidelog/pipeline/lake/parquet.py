@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.pipeline.lake.files import naming, sync_folder
+from tidelog.pipeline.lake.ledger import FileEntry, StagedFile
 from tidelog.pipeline.lake.schemas import to_spark_json
-from tidelog.pipeline.lake.values import conform
+from tidelog.pipeline.lake.values import conform_batch
 from tidelog.pipeline.ranges import HEADERS, OffsetRange
 
 _ROW_GROUP_BYTES = 64 << 20
@@ -45,14 +46,14 @@ class FolderFile:
         settings: FileSettings,
         folder: str,
         name: Callable[[], str],
-        done: list[dict[str, Any]],
+        done: list[StagedFile],
     ) -> None:
         self._settings = settings
         self._folder = folder
         self._new_name = name
         self._done = done
         self._batches: list[pa.RecordBatch] = []
-        self._parts: dict[tuple[str, int], list[int]] = {}
+        self._parts: Counts = {}
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._schema: pa.Schema | None = None
@@ -60,29 +61,27 @@ class FolderFile:
         self._rows = 0
         self.buffered = 0
 
-    def add(self, part: OffsetRange, rows: pa.RecordBatch) -> None:
-        """Rows of one range, in the order of offsets."""
+    def add(self, rows: pa.RecordBatch, part: OffsetRange | None = None) -> None:
+        """Rows of one range, in the order of offsets; without it they are not accounted for."""
         pieces = -(-rows.nbytes // self._settings.row_group_bytes)
         step = max(1, -(-rows.num_rows // max(1, pieces)))
         for start in range(0, rows.num_rows, step):
-            self._add(part, rows.slice(start, step))
+            self._add(rows.slice(start, step), part)
 
-    def _add(self, part: OffsetRange, rows: pa.RecordBatch) -> None:
-        offsets = rows.column("offset")
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
+    def _add(self, rows: pa.RecordBatch, part: OffsetRange | None) -> None:
         if self._schema is not None and rows.schema != self._schema:
             if self._writer is not None:
                 self.close()  # a file has one schema
             else:
-                kind = pa.struct(rows.schema)
-                self._batches = [_grown(batch, kind) for batch in self._batches]
+                self._batches = [conform_batch(batch, rows.schema) for batch in self._batches]
         self._schema = rows.schema
         self._batches.append(rows)
         self._rows += rows.num_rows
         self.buffered += rows.nbytes
-        known = self._parts.setdefault((part.topic, part.partition), [first, last, 0])
-        known[0], known[1] = min(known[0], first), max(known[1], last)
-        known[2] += rows.num_rows
+        if part is not None:
+            offsets = rows.column("offset")
+            first, last = offsets[0].as_py(), offsets[-1].as_py()
+            count_rows(self._parts, part.topic, part.partition, first, last, rows.num_rows)
         if self.buffered >= self._settings.row_group_bytes:
             self.flush()
             if self._sink is not None and self._sink.tell() >= self._settings.target_bytes:
@@ -116,15 +115,9 @@ class FolderFile:
             self._sink.close()
             sync_file(self._path)
         folder = f"{self._folder}/" if self._folder else ""
-        self._done.append(
-            {
-                "path": folder + self._name,
-                "rows": self._rows,
-                "bytes": self._path.stat().st_size,
-                "parts": [[*place, *counts] for place, counts in self._parts.items()],
-                "schema": to_spark_json(self._schema),
-            }
-        )
+        size = self._path.stat().st_size
+        entry = FileEntry(folder + self._name, self._rows, size, as_parts(self._parts))
+        self._done.append(StagedFile(entry, to_spark_json(self._schema)))
         self._writer = self._sink = self._schema = None
         self._parts = {}
         self._rows = 0
@@ -165,5 +158,20 @@ def sync_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _grown(batch: pa.RecordBatch, kind: pa.StructType) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(conform(batch.to_struct_array(), kind))
+Counts = dict[tuple[str, int], list[int]]  # by partition: first offset, last offset, rows
+
+
+def count_rows(
+    counts: Counts, topic: str, partition: int, first: int, last: int, rows: int
+) -> None:
+    known = counts.setdefault((topic, partition), [first, last, 0])
+    known[0], known[1] = min(known[0], first), max(known[1], last)
+    known[2] += rows
+
+
+def as_parts(counts: Counts) -> tuple[tuple[str, int, int, int, int], ...]:
+    """``parts`` of a :class:`FileEntry`."""
+    return tuple(
+        (topic, partition, first, last, rows)
+        for (topic, partition), (first, last, rows) in counts.items()
+    )

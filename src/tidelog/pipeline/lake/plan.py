@@ -1,28 +1,108 @@
-"""Which offsets a load reads, and which of them go to one task.  Pure."""
+"""Which offsets a load reads, which of them are gone, and which go to one task."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tidelog.client.offsets import Extent
+from tidelog.client.offsets import Extent, Position, PositionKind
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.ledger import RangeEntry, State
-from tidelog.pipeline.lake.spans import Span, overlap, subtract
-from tidelog.pipeline.planner import DEFAULT_BYTES_PER_OFFSET, Sizes, cut
-from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.lake.options import LoadOptions
+from tidelog.pipeline.planner import DEFAULT_BYTES_PER_OFFSET, Logs, Sizes, cut
+from tidelog.pipeline.positions import Positions
+from tidelog.pipeline.ranges import OffsetRange, Span, overlap, spans_text, subtract
+from tidelog.pipeline.where import Where
 from tidelog.topic_partition import TopicPartition
 
 _LEAST_TASK_BYTES = 8 << 20
 
 
-class Found(NamedTuple):
+class Work(NamedTuple):
     """What a load has to do; the fields are as in a manifest."""
 
     ranges: Sequence[OffsetRange]
     lost: Sequence[RangeEntry] = ()
     begins: tuple[tuple[str, int, int], ...] = ()
+
+
+def find_ranges(options: LoadOptions, state: State, positions: Positions, logs: Logs) -> Work:
+    """What is to be read, what is lost, and where the others begin."""
+    ends = {place: state.end(place) or 0 for place in logs.extents}
+    beyond = {place: end for place, end in ends.items() if end > logs.extents[place].end}
+    logs = positions.reaching(logs, beyond)
+    first, last = _resolved(options, positions, logs)
+    if options.start is not None and first is not None:
+        _check_absolute(options.start, first, logs.extents)
+    spans = wanted(state, logs.extents, first, last)
+    there, lost = without_lost(spans, logs.extents)
+    if lost and options.on_loss == "fail":
+        shown = "; ".join(f"{row.place}: {spans_text([(row.start, row.end)])}" for row in lost[:5])
+        raise LakeError(
+            f"retention was faster than the loads: offsets that are not in the destination are "
+            f"no longer in the topic ({shown}); --on-loss skip goes on without them"
+        )
+    ranges = [
+        OffsetRange(*place, start, end, logs.ids[place.topic])
+        for place, rows in sorted(there.items())
+        for start, end in rows
+    ]
+    return Work(ranges, lost, beginnings(state, logs.extents, last, spans))
+
+
+def why_nothing(options: LoadOptions, positions: Positions, logs: Logs) -> str:
+    """Where a part of the topics was asked for: is it empty, or was it loaded before?"""
+    first, last = _resolved(options, positions, logs)
+    if first is None and last is None:
+        return ""
+    asked = " ".join(
+        f"--{name} {_shown(position)}"
+        for name, position in (("from", options.start), ("until", options.until))
+        if position is not None
+    )
+    for place, log in logs.extents.items():
+        start = max(log.start, first[place]) if first else log.start
+        end = min(log.end, last[place]) if last else log.end
+        if start < end:
+            return f"all that {asked} names is there already"
+    return f"{asked} names no records: that part of the topics is empty"
+
+
+def _resolved(
+    options: LoadOptions, positions: Positions, logs: Logs
+) -> tuple[dict[TopicPartition, int] | None, dict[TopicPartition, int] | None]:
+    first = last = None
+    if options.start is not None:
+        first = positions.resolve(Where("--from", options.start), options.start, logs)
+    if options.until is not None:
+        last = positions.resolve(Where("--until", options.until), options.until, logs)
+    return first, last
+
+
+def _shown(position: Position) -> str:
+    if position.kind is not PositionKind.TIME:
+        return str(position)
+    moment = datetime.fromtimestamp(position.value / 1000, UTC)
+    return f"@{moment.isoformat().replace('+00:00', 'Z')}"
+
+
+def _check_absolute(
+    position: Position,
+    found: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, Extent],
+) -> None:
+    if position.kind is not PositionKind.ABSOLUTE:
+        return
+    for place, offset in found.items():
+        if not logs[place].start <= offset <= logs[place].end:
+            raise LakeError(
+                f"--from {offset}: {place} has offsets {logs[place].start} to {logs[place].end - 1}"
+            )
+
+
+# -- without I/O ----------------------------------------------------------------------
 
 
 def wanted(

@@ -24,9 +24,9 @@ from tidelog.client.cluster import TOPIC_GONE, check_topic
 from tidelog.pipeline.json_types import quote
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
-from tidelog.pipeline.lake.layout import BY_PREFIX, Part, folder_column, parse_by, renamed_fields
+from tidelog.pipeline.lake.json_rows import EXACT
+from tidelog.pipeline.lake.layout import BY_PREFIX, Layout, Part, folder_column, renamed_fields
 from tidelog.pipeline.lake.ledger import FileEntry, State
-from tidelog.pipeline.lake.numbers import EXACT
 from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
 from tidelog.pipeline.lake.values import Decoder, conform_any
 from tidelog.pipeline.lake.verify import open_ledger
@@ -50,7 +50,7 @@ def lake_schema(to: str | Path) -> pa.Schema:
     if state.schema is None:
         raise LakeError(f"{to}: no records were loaded yet")
     schema = from_spark_json(state.schema)
-    for part in parse_by(state.layout["by"]) if state.layout["by"] else ():
+    for part in Layout(**state.layout).parts():
         if part.name not in schema.names:
             schema = schema.append(pa.field(part.name, pa.string()))
     return schema
@@ -89,7 +89,7 @@ def _files(spark: SparkSession, state: State, root: Path) -> DataFrame:
     from pyspark.sql.types import StructType
 
     wanted = StructType.fromJson(state.schema)
-    parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
+    parts = Layout(**state.layout).parts()
     groups: dict[int, list[FileEntry]] = {}
     for entry in state.files.values():
         groups.setdefault(entry.schema, []).append(entry)
@@ -198,7 +198,7 @@ def _topic(
         }
         for name, view in views.items()
     }
-    headers = state.layout.get("headers", False)
+    headers = Layout(**state.layout).headers
     frame = (
         spark.read.format("tidelog")
         .options(**kafka)
@@ -208,7 +208,7 @@ def _topic(
         .load()
     )
     frame = with_values(frame, state)
-    parts = parse_by(state.layout["by"]) if state.layout.get("by") else ()
+    parts = Layout(**state.layout).parts()
     types = {field.name: field.dataType for field in lake.schema}
     frame = _with_times(frame, parts)
     for name, column in renamed_fields(parts, frame.columns).items():
@@ -266,21 +266,20 @@ def with_values(frame: DataFrame, state: State) -> DataFrame:
 
     What does not decode is left out: the load will make a dead letter of it.
     """
-    layout = state.layout
-    if layout["value"] == "bytes":
+    layout = Layout(**state.layout)
+    if layout.value == "bytes":
         return frame
     from pyspark.sql.pandas.types import from_arrow_schema
 
     names = {field.name for field in from_spark_json(state.schema)}
-    parts = parse_by(layout["by"]) if layout["by"] else ()
     decoder = Decoder(
-        layout["value"],
-        fixed=layout["schema"] is not None,
-        taken=frozenset(part.name.lower() for part in parts),
-        separator=layout["separator"],
+        layout.value,
+        fixed=layout.schema is not None,
+        taken=frozenset(part.name.lower() for part in layout.parts()),
+        separator=layout.separator,
     )
     raw = [pa.field(name, TYPES[name]) for name in frame.columns if name != "value"]
-    if layout["value"] == "text":
+    if layout.value == "text":
         wanted = pa.schema([pa.field("value", pa.string()), *raw])
     else:
         decoder.known(from_spark_json(state.schema), whole_of(state.schema))

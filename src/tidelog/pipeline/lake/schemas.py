@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.pipeline.lake.numbers import EXACT, Fractional, json_text, nearest, whole_number
+from tidelog.pipeline.lake.json_rows import EXACT, Fractional, json_text, nearest, whole_number
 
 
 class Conflict(ValueError):

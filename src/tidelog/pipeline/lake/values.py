@@ -26,15 +26,18 @@ import pyarrow.csv as arrow_csv
 
 from tidelog.pipeline.lake.json_rows import (
     Bad,
+    all_whole,
+    all_within,
     any_too_deep,
     lines_of,
     may_be_no_json,
     not_objects,
+    numbers,
+    perhaps_rounded,
     read_json,
     read_object,
     trimmed,
 )
-from tidelog.pipeline.lake.numbers import all_whole, all_within, numbers, perhaps_rounded
 from tidelog.pipeline.lake.schemas import (
     Conflict,
     count_fields,
@@ -338,6 +341,11 @@ def conform(array: pa.StructArray, kind: pa.StructType, path: str = "") -> pa.St
         children.append(conform_any(array.flatten()[index], row.type, where))
     valid = None if not array.null_count else array.is_null()
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=valid)
+
+
+def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """:func:`conform` for the columns of a batch."""
+    return pa.RecordBatch.from_struct_array(conform(batch.to_struct_array(), pa.struct(schema)))
 
 
 def conform_any(array: pa.Array, kind: pa.DataType, path: str = "") -> pa.Array:

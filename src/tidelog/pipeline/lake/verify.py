@@ -33,7 +33,11 @@ from tidelog.pipeline.lake.ledger import (
     lost_texts,
 )
 from tidelog.pipeline.lake.schemas import differences
-from tidelog.pipeline.lake.spans import (
+from tidelog.pipeline.loss import Unreadable
+from tidelog.pipeline.options import ClientOptions
+from tidelog.pipeline.ranges import (
+    Columns,
+    OffsetRange,
     Span,
     Spans,
     count,
@@ -42,9 +46,6 @@ from tidelog.pipeline.lake.spans import (
     subtract,
     union,
 )
-from tidelog.pipeline.loss import Unreadable
-from tidelog.pipeline.options import ClientOptions
-from tidelog.pipeline.ranges import Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
 from tidelog.text import plural
 from tidelog.topic_partition import TopicPartition

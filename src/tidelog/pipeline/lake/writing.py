@@ -1,17 +1,18 @@
-"""What a task of a load does: fetch, decode, write Parquet, and tell what it did.
+"""The task of a load: fetch, decode, write Parquet, and return what was written.
 
 Runs on an executor.  Files go into the staging folder, flushed to disk, under names that no
-other attempt uses; only what the driver hears of and publishes counts.
+other attempt uses; only what the driver gets as a result and publishes counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,22 @@ import pyarrow.compute as pc
 from tidelog.errors import ApiError
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.json_rows import Bad
-from tidelog.pipeline.lake.layout import BY_PREFIX, Part, divide, stored_columns, too_long
-from tidelog.pipeline.lake.ledger import LETTERS, STAGING
+from tidelog.pipeline.lake.layout import BY_PREFIX, Layout, Part, divide, stored_columns, too_long
+from tidelog.pipeline.lake.ledger import (
+    LETTERS,
+    STAGING,
+    FileEntry,
+    RangeEntry,
+    StagedFile,
+)
+from tidelog.pipeline.lake.options import LoadOptions
 from tidelog.pipeline.lake.parquet import FileSettings, FolderFile
 from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
 from tidelog.pipeline.lake.values import Decoder
 from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.options import ClientOptions
-from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange
-from tidelog.pipeline.reading import POLL_TIMEOUT, read_range
+from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange, union
+from tidelog.pipeline.reading import read_range
 from tidelog.pipeline.schema import TYPES
 from tidelog.topic_partition import TopicPartition
 
@@ -51,55 +59,74 @@ LETTER_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """All that a task needs to know but its ranges."""
+    """All that the tasks of a load need to know, but their ranges.  Travels to executors."""
 
     client: ClientOptions
-    root: str
+    options: LoadOptions
+    layout: Layout
+    parts: tuple[Part, ...]  # of the layout
     load: str  # the staging folder
-    stamp: str  # how names of files begin
-    parts: tuple[Part, ...] = ()
-    value: str = "bytes"
-    schema: Any = None  # of the destination, as Spark writes it
-    fixed: bool = False  # the schema is the user's and does not grow
-    separator: str = ","
-    headers: bool = False
-    compression: str = "snappy"
-    target_bytes: int = 128 << 20
-    errors: str = "dead-letter"
-    max_errors: int | None = None
-    skip_lost: bool = False
-    skip_corrupt: bool = False
-    patience: float = POLL_TIMEOUT
+    started_ms: int
+    schema: Any = None  # of the destination, or the user's, as Spark writes it
 
     @property
     def staging(self) -> Path:
-        return Path(self.root) / STAGING / self.load
+        return self.options.root / STAGING / self.load
+
+    @property
+    def stamp(self) -> str:
+        """How names of files begin."""
+        started = time.gmtime(self.started_ms / 1000)
+        return f"{time.strftime('%Y%m%dT%H%M%S', started)}-{self.load[:8]}"
 
     def columns(self) -> Columns:
         """What is fetched: headers also where a letter may need them."""
-        may_be_bad = self.value != "bytes" or any(part.function is None for part in self.parts)
-        letters = may_be_bad and self.errors == "dead-letter"
-        return Columns((*COLUMNS, HEADERS) if self.headers or letters else COLUMNS)
+        may_be_bad = self.layout.value != "bytes" or any(
+            part.function is None for part in self.parts
+        )
+        letters = may_be_bad and self.options.errors == "dead-letter"
+        return Columns((*COLUMNS, HEADERS) if self.layout.headers or letters else COLUMNS)
 
-    def decoder(self) -> Decoder:
-        taken = frozenset(part.name.lower() for part in self.parts)
-        decoder = Decoder(self.value, fixed=self.fixed, taken=taken, separator=self.separator)
-        if self.schema is not None and self.value in ("json", "csv"):
+    def decoder(self, *, fixed: bool = False) -> Decoder:
+        """``fixed``: its fields do not grow; nor do those of a schema of the user's."""
+        layout = self.layout
+        decoder = Decoder(
+            layout.value,
+            fixed=fixed or layout.schema is not None,
+            taken=frozenset(part.name.lower() for part in self.parts),
+            separator=layout.separator,
+        )
+        if self.schema is not None and layout.has_fields:
             decoder.known(from_spark_json(self.schema), whole_of(self.schema))
         return decoder
+
+    def file_settings(self, target_bytes: int) -> FileSettings:
+        return FileSettings(self.staging, target_bytes, self.options.compression, self.layout.value)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task did, for the driver; with an ``error`` that a retry would not help, nothing."""
+
+    task: int
+    ranges: tuple[RangeEntry, ...] = ()
+    files: tuple[StagedFile, ...] = ()
+    letters: tuple[FileEntry, ...] = ()
+    whole: tuple[str, ...] = ()  # columns with whole numbers beyond 2**53
+    error: str | None = None
 
 
 # -- the task -----------------------------------------------------------------------
 
 
-def write_task(job: WriteJob, task: int, ranges: tuple[OffsetRange, ...]) -> dict[str, Any]:
-    """Read these ranges and write them; what cannot be helped by trying again is told."""
-    return _told(job, task, ranges, lambda writer: _read_all(job, ranges, writer))
+def write_task(job: WriteJob, task: int, ranges: tuple[OffsetRange, ...]) -> TaskResult:
+    """Read these ranges and write them."""
+    return _run(job, task, ranges, lambda writer: _read_all(job, ranges, writer))
 
 
 def write_rows(
     job: WriteJob, task: int, ranges: tuple[OffsetRange, ...], batches: Iterable[pa.RecordBatch]
-) -> dict[str, Any]:
+) -> TaskResult:
     """Write what has come through Spark, with the folders that it worked out."""
 
     def copy(writer: _Writer) -> None:
@@ -109,14 +136,19 @@ def write_rows(
                 writer.add(ranges[index], rows.select(job.columns().names), rows.select(names))
             writer.progress()
 
-    return _told(job, task, ranges, copy)
+    return _run(job, task, ranges, copy)
 
 
-def _told(job: WriteJob, task: int, ranges: tuple[OffsetRange, ...], work: Any) -> dict[str, Any]:
+def _run(
+    job: WriteJob,
+    task: int,
+    ranges: tuple[OffsetRange, ...],
+    work: Callable[[_Writer], None],
+) -> TaskResult:
     if not job.staging.is_dir():
         raise LakeError(
-            f"{job.root} is not there on {os.uname().nodename}, or its load has been given up: "
-            "the destination must be on a file system that all executors share"
+            f"{job.options.root} is not there on {os.uname().nodename}, or its load has been given "
+            "up: the destination must be on a file system that all executors share"
         )
     writer = _Writer(job, task, ranges)
     try:
@@ -124,8 +156,8 @@ def _told(job: WriteJob, task: int, ranges: tuple[OffsetRange, ...], work: Any) 
         result = writer.finish()
     except ApiError as error:
         writer.discard()
-        # Trying again would not help, and Spark would: so it is a result.
-        result = {"task": task, "error": str(error)}
+        # Raised, it would make Spark run the task again, which would not help: so it is a result.
+        result = TaskResult(task, error=str(error))
     writer.progress(result)
     return result
 
@@ -140,15 +172,15 @@ def read_task(
         with (job.staging / f"{task}.lost").open("a") as file:
             file.write(json.dumps([lost.topic, lost.partition, lost.start, lost.end]) + "\n")
 
-    decoder = replace(job, fixed=True).decoder()
+    decoder = job.decoder(fixed=True)
     try:
         for index, part in enumerate(ranges):
             for batch in _read(job, part, lose):
                 yield _for_spark(batch, index, decoder)
     except ApiError as error:
-        # Trying again would not help, and Spark would: the driver ends the job when it sees this.
-        told = {"rows": 0, "done": False, "error": str(error)}
-        (job.staging / f"{task}.reading.progress").write_text(json.dumps(told))
+        # A retry by Spark would not help: the driver ends the job when it sees this.
+        report = {"rows": 0, "done": False, "error": str(error)}
+        (job.staging / f"{task}.reading.progress").write_text(json.dumps(report))
         raise
 
 
@@ -206,9 +238,8 @@ def _read(
         job.client,
         part,
         job.columns(),
-        on_loss=lose if job.skip_lost else None,
-        on_corrupt=lose if job.skip_corrupt else None,
-        patience=job.patience,
+        on_loss=lose if job.options.on_loss == "skip" else None,
+        on_corrupt=lose if job.options.on_corrupt == "skip" else None,
     )
 
 
@@ -244,9 +275,9 @@ class _Writer:
         self._name = f"{job.stamp}-{task:05d}-{uuid.uuid4().hex[:8]}"
         self._count = 0
         self._open: dict[str, FolderFile] = {}
-        self._done: list[dict[str, Any]] = []
-        self._done_letters: list[dict[str, Any]] = []
-        self._files = FileSettings(job.staging, job.target_bytes, job.compression, job.value)
+        self._done: list[StagedFile] = []
+        self._done_letters: list[StagedFile] = []
+        self._files = job.file_settings(job.options.target_bytes)
         self._letters = FolderFile(
             self._files, LETTERS, lambda: self._new_name(".letters"), self._done_letters
         )
@@ -266,7 +297,7 @@ class _Writer:
                 given = given.take(decoded.good)
         good = decoded.batch
         self._rows += batch.num_rows
-        if not self._job.headers and HEADERS in good.schema.names:
+        if not self._job.layout.headers and HEADERS in good.schema.names:
             good = good.drop_columns(HEADERS)
         for folder, rows in divide(self._job.parts, good, given):
             if too_long(folder):
@@ -275,7 +306,7 @@ class _Writer:
                 self._take_bad(part, account, batch, [(row, reason) for row in wrong])
             elif rows.num_rows:
                 account.rows += rows.num_rows
-                self._file(folder).add(part, self._stored(rows))
+                self._file(folder).add(self._stored(rows), part)
         while sum(file.buffered for file in self._open.values()) > _MOST_BUFFERED:
             max(self._open.values(), key=lambda file: file.buffered).flush()
 
@@ -296,11 +327,12 @@ class _Writer:
         offset = batch.column("offset")[row].as_py()
         where = f"{part.place}@{offset}: {reason}"
         self._bad += len(bad)
-        if self._job.errors == "fail":
+        if self._job.options.errors == "fail":
             raise LakeError(f"{where}; --errors dead-letter would put such records aside")
-        if self._job.max_errors is not None and self._bad > self._job.max_errors:
-            raise LakeError(too_many(self._bad, self._job.max_errors, where))
-        if self._job.errors == "skip":
+        most = self._job.options.max_errors
+        if most is not None and self._bad > most:
+            raise LakeError(too_many(self._bad, most, where))
+        if self._job.options.errors == "skip":
             account.skipped += len(bad)
             return
         account.dead += len(bad)
@@ -308,7 +340,7 @@ class _Writer:
         reasons = pa.array([reason for _, reason in bad], pa.string())
         rows = rows.append_column("reason", reasons)
         rows = rows.append_column("load", pa.array([self._job.load] * len(reasons), pa.string()))
-        self._letters.add(part, rows.cast(LETTER_SCHEMA))
+        self._letters.add(rows.cast(LETTER_SCHEMA), part)
 
     def _stored(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Without what the folder's name tells."""
@@ -321,45 +353,43 @@ class _Writer:
 
     # -- the end --
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> TaskResult:
         for file in (*self._open.values(), self._letters):
             file.close()
-        return {
-            "task": self._task,
-            "ranges": [
-                {
-                    "topic": part.topic,
-                    "partition": part.partition,
-                    "start": part.start,
-                    "end": part.end,
-                    "rows": account.rows,
-                    "dead": account.dead,
-                    "skipped": account.skipped,
-                    "lost": account.lost,
-                }
-                for part, account in self.accounts.items()
-            ],
-            "files": self._done,
-            "whole": self._decoder.whole_columns(),
-            "letters": self._done_letters,
-        }
+        ranges = (
+            RangeEntry(
+                *part.place,
+                part.start,
+                part.end,
+                account.rows,
+                account.dead,
+                account.skipped,
+                union(account.lost),
+            )
+            for part, account in self.accounts.items()
+        )
+        return TaskResult(
+            self._task,
+            tuple(ranges),
+            tuple(self._done),
+            tuple(file.entry for file in self._done_letters),
+            tuple(self._decoder.whole_columns()),
+        )
 
     def discard(self) -> None:
         for file in (*self._open.values(), self._letters):
             file.abandon()
 
-    def progress(self, result: dict[str, Any] | None = None) -> None:
-        """Tell the driver, through the folder that we share, how far we are."""
+    def progress(self, result: TaskResult | None = None) -> None:
+        """Report to the driver, through the folder that we share, how far we are."""
         now = time.monotonic()
         if result is None and now < self._next_progress:
             return
         self._next_progress = now + _PROGRESS_SECONDS
-        told = {"rows": self._rows, "done": result is not None}
-        told |= {"error": result["error"]} if result and "error" in result else {}
-        try:
-            (self._job.staging / f"{self._task}.progress").write_text(json.dumps(told))
-        except OSError:
-            return  # the load may have been given up, which the next file will tell
+        report: dict[str, Any] = {"rows": self._rows, "done": result is not None}
+        report |= {"error": result.error} if result and result.error else {}
+        with contextlib.suppress(OSError):  # the load was given up: the next file will fail
+            (self._job.staging / f"{self._task}.progress").write_text(json.dumps(report))
 
 
 def too_many(bad: int, most: int, where: str) -> str:
