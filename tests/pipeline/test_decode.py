@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.logs import NOW, as_columns, build, expected, random_log, seal
 
 import tidelog
 from tidelog.errors import ApiError, ErrorCode
-from tidelog.pipeline.decode import Decoder, decode
+from tidelog.pipeline.decode import Decoder
 from tidelog.pipeline.loss import CorruptBatch, DataLoss
 from tidelog.pipeline.ranges import ALL, ALL_WITH_HEADERS, Columns, OffsetRange
 from tidelog.pipeline.schema import arrow_schema
@@ -28,6 +29,23 @@ from tidelog.wire.compression import Codec
 from tidelog.wire.records import Record, encode_batch, split_batches
 
 EVERYTHING = 2**62
+
+
+def decode(
+    records: bytes,
+    part: OffsetRange,
+    columns: Columns,
+    aborted: Sequence[tuple[int, int]] = (),
+    **options: int,
+) -> tuple[pa.Table, int]:
+    """The records of ``part`` in one answer as a table, and the offset that follows."""
+    decoder = Decoder(part, columns, **options)
+    answer = decoder.scan(records, part.start, aborted)
+    batches = list(decoder.decode(answer))
+    last = decoder.flush()
+    if last is not None:
+        batches.append(last)
+    return pa.Table.from_batches(batches, arrow_schema(columns)), answer.next_offset
 
 
 def rows_of(table: pa.Table) -> dict[str, list[Any]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.waiting import until
 
 from tidelog.clock import FakeClock
 from tidelog.pipeline import progress
-from tidelog.pipeline.progress import Line, Meter, advance, duration
+from tidelog.pipeline.progress import Line, Meter, duration
 
 
 class Terminal(io.StringIO):
@@ -55,25 +53,6 @@ def test_speed_is_that_of_the_last_seconds() -> None:
     assert 0 < meter.per_second() <= 51
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "count"),
-    [
-        ({"t": {"0": 5, "1": 7}}, {"t": {"0": 8, "1": 7, "2": 100}}, 3),
-        ({"t": {"id": "x", "ends": {"0": 1}}}, {"t": {"id": "y", "ends": {"0": 4}}}, 3),
-        ({"t": {"0": 5}}, {"t": {"0": 2}}, 0),
-        ({"on": True}, {"on": True}, 0),
-    ],
-)
-def test_offsets_between(before: Any, after: Any, count: int) -> None:
-    assert advance(json.dumps(before), json.dumps(after)) == count
-
-
-@pytest.mark.parametrize("text", [None, "", "null", "5", "not json"])
-def test_offsets_of_other_sources_are_not_known(text: str | None) -> None:
-    assert advance(text, '{"t": {"0": 1}}') is None
-    assert advance('{"t": {"0": 1}}', text) is None
-
-
 def test_a_terminal_has_one_line() -> None:
     clock, out = FakeClock(), Terminal()
     line = Line(out, clock=clock)
@@ -114,24 +93,6 @@ def test_a_stream_that_is_closed_is_no_error() -> None:
     out.close()
     line.show("one")
     line.end("two")
-
-
-def test_a_real_stream(spark: Any, checkpoint: str) -> None:
-    out = Terminal()
-    with progress.of_stream(spark, ends=True, line=Line(out)) as meter:
-        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
-        query = (
-            rows.writeStream.format("noop")
-            .option("checkpointLocation", checkpoint)
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-        until(lambda: meter.count >= 150, "three batches")
-        query.stop()
-    said = out.getvalue().split("\r\x1b[K")
-    assert said[1].startswith("1 batch, 50 records, ")
-    assert said[-1].endswith("records/s\n")
-    assert " batches, " in said[-1]
 
 
 def test_real_jobs(spark: Any, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_what_is_large_is_imported_late(tmp_path: Path, module: str) -> None:
 
 
 def test_what_is_noise() -> None:
-    from tidelog.pipeline.spark import _without_noise
+    from tidelog.pipeline.jvm import without_noise
 
     trace = [
         "Traceback (most recent call last):\n",
@@ -249,7 +249,7 @@ def test_what_is_noise() -> None:
         "ValueError: of a user\n",
         *own,
     ]
-    assert list(_without_noise(said)) == [
+    assert list(without_noise(said)) == [
         said[1],
         *own,
         "BrokenPipeError: [Errno 32] Broken pipe\n",
@@ -260,5 +260,5 @@ def test_what_is_noise() -> None:
     # Two workers at once, and a third that is ended while it speaks.
     broken = "BrokenPipeError: [Errno 32] Broken pipe\n"
     mixed = [trace[0], trace[0], trace[1], trace[1], broken, broken, "after\n", trace[0]]
-    assert list(_without_noise(mixed)) == ["after\n"]
-    assert list(_without_noise([*trace, trace[0], broken, trace[1]])) == []
+    assert list(without_noise(mixed)) == ["after\n"]
+    assert list(without_noise([*trace, trace[0], broken, trace[1]])) == []

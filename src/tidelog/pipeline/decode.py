@@ -18,7 +18,7 @@ a topic when ``log.message.format.version`` or the producers are renewed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -473,25 +473,3 @@ def _binary(
     kind: pa.DataType, rows: int, bits: pa.Buffer | None, offsets: pa.Buffer, data: pa.Buffer
 ) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [bits, offsets.slice(0, 4 * (rows + 1)), data])
-
-
-# -- all at once ----------------------------------------------------------------
-
-
-def decode(
-    records: Buffer,
-    part: OffsetRange,
-    columns: Columns,
-    aborted: Iterable[tuple[int, int]] = (),
-    *,
-    target_bytes: int = TARGET_BYTES,
-    limit: int = READ_LIMIT,
-) -> tuple[pa.Table, int]:
-    """The records of ``part`` in one answer as a table, and the offset that follows."""
-    decoder = Decoder(part, columns, target_bytes=target_bytes, limit=limit)
-    answer = decoder.scan(records, part.start, list(aborted))
-    batches = list(decoder.decode(answer))
-    last = decoder.flush()
-    if last is not None:
-        batches.append(last)
-    return pa.Table.from_batches(batches, arrow_schema(columns)), answer.next_offset

@@ -87,6 +87,10 @@ REFUSED_BY_SOURCE = {
     "interceptor.classes": "no Java class can run in this client",
 }
 REFUSED_BY_SINK = {
+    "partitioner.class": "no Java class can run in this client: write a column partition, or "
+    "kafka.partitioner with one of librdkafka's",
+    "transactional.id": "Spark repeats tasks, and a transaction of a task that was repeated "
+    "cannot be told from another; writes are idempotent within a task",
     "key.serializer": "keys are strings or binary: cast or encode the column",
     "value.serializer": "values are strings or binary: cast or encode the column",
     "interceptor.classes": "no Java class can run in this client",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.pipeline.option_values import KAFKA_PREFIX, OptionError, whole_number
+from tidelog.pipeline.option_values import KAFKA_PREFIX, whole_number
 
 # librdkafka's own, for a sink; beside the names that it shares with the Java producer.
 _LIBRDKAFKA = """
@@ -27,13 +27,6 @@ ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key
 sticky.partitioning.linger.ms topic.metadata.propagation.max.ms
 topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms
 """
-# What a sink cannot have, and why.
-REFUSED = {
-    "partitioner.class": "no Java class can run in this client: write a column partition, or "
-    "kafka.partitioner with one of librdkafka's",
-    "transactional.id": "Spark repeats tasks, and a transaction of a task that was repeated "
-    "cannot be told from another; writes are idempotent within a task",
-}
 # What has the same name in both.
 _SHARED = """
 acks batch.size bootstrap.servers client.dns.lookup client.id client.rack compression.type
@@ -102,10 +95,3 @@ def _may_be_idempotent(chosen: Mapping[str, str]) -> bool:
     in_flight = whole_number(KAFKA_PREFIX + name, chosen.get(name), 1, 1)
     retries = whole_number(KAFKA_PREFIX + "retries", chosen.get("retries"), 1)
     return in_flight <= 5 and retries > 0
-
-
-def refuse(given: Mapping[str, str]) -> None:
-    """Raise for the first setting that a sink cannot have."""
-    for name, reason in REFUSED.items():
-        if name in given:
-            raise OptionError(f"{KAFKA_PREFIX}{name} cannot be set: {reason}")

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.text import plural
@@ -90,28 +89,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def advance(before: str | None, after: str | None) -> int | None:
-    """How many offsets lie between two offsets of a source, as Spark shows them in JSON.
-
-    Every number in it is taken for an offset; one that is only in ``after`` belongs to a new
-    partition, of which nobody knows here where it begins.
-    """
-    try:
-        first, last = json.loads(before or ""), json.loads(after or "")
-    except ValueError:
-        return None
-    if not isinstance(first, dict) or not isinstance(last, dict):
-        return None
-    return _difference(first, last)
-
-
-def _difference(before: Any, after: Any) -> int:
-    if isinstance(before, dict) and isinstance(after, dict):
-        return sum(_difference(before[key], after[key]) for key in before.keys() & after.keys())
-    numbers = type(before) is int and type(after) is int
-    return max(0, after - before) if numbers else 0
-
-
 # -- where it is said -----------------------------------------------------------
 
 
@@ -161,54 +138,6 @@ class Line:
 
 
 # -- from where it is known -----------------------------------------------------
-
-
-@contextlib.contextmanager
-def of_stream(
-    spark: SparkSession, *, enabled: bool = True, ends: bool = False, line: Line | None = None
-) -> Iterator[Meter]:
-    """Show the streaming queries of a session; ``ends`` with ``availableNow``."""
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    clock = SystemClock()
-    shown = line or Line(enabled=enabled)
-    meter = Meter(clock.monotonic())
-    batches = 0
-    lags: dict[str, int | None] = {}
-
-    class Listener(StreamingQueryListener):
-        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-            pass
-
-        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-            pass
-
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            pass
-
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            nonlocal batches
-            batch = event.progress
-            count = 0
-            for number, source in enumerate(batch.sources):
-                moved = advance(source.startOffset, source.endOffset)
-                count += source.numInputRows if moved is None else moved
-                lags[f"{batch.id}/{number}"] = advance(source.endOffset, source.latestOffset)
-            batches += 1 if count else 0
-            known = [lag for lag in lags.values() if lag is not None]
-            meter.update(clock.monotonic(), meter.count + count, sum(known) if known else None)
-            shown.show(meter.text(plural(batches, "batch"), ends, "behind"))
-
-    listener = Listener()
-    spark.streams.addListener(listener)
-    try:
-        yield meter
-    finally:
-        with contextlib.suppress(Exception):  # the session may be at its end
-            # A query may be over before its last batch is told.
-            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENTS_MS)
-            spark.streams.removeListener(listener)
-        shown.end(f"{plural(batches, 'batch')}, {meter.total(clock.monotonic())}")
 
 
 @contextlib.contextmanager

@@ -20,21 +20,13 @@ from tidelog.pipeline.options import OptionError, SourceOptions
 from tidelog.pipeline.planner import DELETED, Logs, cut
 from tidelog.pipeline.positions import Positions
 from tidelog.pipeline.ranges import OffsetRange
+from tidelog.pipeline.schema import RANGES
 from tidelog.topic_partition import TopicPartition
 from tidelog.wire.uuids import uuid_text
 
 _log = logging.getLogger(__name__)
 _SHOWN_LOSSES = 5
 BEYOND = "the log does not reach so far"
-_RANGES_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-    ]
-)
 
 
 class Reader:
@@ -64,13 +56,7 @@ class Reader:
             return
         if self.options.ranges:
             row = (part.topic, uuid_text(part.topic_id), part.partition, part.start, part.end)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([value], field.type)
-                    for value, field in zip(row, _RANGES_ARROW, strict=True)
-                ],
-                schema=_RANGES_ARROW,
-            )
+            yield pa.RecordBatch.from_pylist([dict(zip(RANGES.names, row, strict=True))], RANGES)
             return
         yield from _read_range()(
             self.options.client,

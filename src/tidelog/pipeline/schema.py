@@ -1,4 +1,4 @@
-"""The columns in Arrow's words: exactly what Spark makes of the schema of its Kafka connector."""
+"""The columns as Arrow types: exactly what Spark makes of the schema of its Kafka connector."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ TYPES: dict[str, pa.DataType] = {
 def arrow_schema(columns: Columns) -> pa.Schema:
     """The wanted columns, in the wanted order."""
     return pa.schema([pa.field(name, TYPES[name]) for name in columns.names])
+
+
+# With the option ``ranges``: the plan of the driver instead of records.
+RANGES = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
+)

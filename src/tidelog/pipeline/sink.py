@@ -32,31 +32,23 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from tidelog.client.cluster import TOPIC_GONE, Cluster, check_topic
 from tidelog.client.connection import BrokerUnreachable, CannotConnect
 from tidelog.pipeline.option_values import KAFKA_PREFIX
 from tidelog.pipeline.options import CLIENT_ID, OptionError, SinkOptions
-from tidelog.pipeline.producer_settings import producer_settings, refuse
+from tidelog.pipeline.producer_settings import producer_settings
+from tidelog.pipeline.ranges import HEADERS
+from tidelog.pipeline.schema import TYPES
 from tidelog.text import plural
 
-HEADERS_TYPE = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
 _COLUMNS: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
     "value": (StringType(), BinaryType()),
-    "headers": (HEADERS_TYPE,),
+    "headers": (from_arrow_type(TYPES[HEADERS]),),
     "partition": (IntegerType(),),
 }
 _ANY_PARTITION = -1
@@ -117,7 +109,6 @@ class _Plan:
 
 def _plan(given: Mapping[str, str], schema: StructType) -> _Plan:
     options = SinkOptions.parse(given)
-    refuse(dict(options.client.settings))
     types = {field.name: field.dataType for field in schema.fields}
     if options.topic is None and "topic" not in types:
         raise OptionError(

@@ -17,50 +17,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidelog.pipeline.options import OptionError, SourceOptions
-from tidelog.pipeline.ranges import HEADERS
 from tidelog.pipeline.readers import BatchReader
+from tidelog.pipeline.schema import RANGES, arrow_schema
 from tidelog.pipeline.streams import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 _log = logging.getLogger(__name__)
-
-_TYPES: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    HEADERS: ArrayType(
-        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    ),
-}
-# With the option ``ranges``: what the driver planned, for those who read it themselves.
-RANGES_SCHEMA = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("topic_id", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("start", LongType()),
-        StructField("end", LongType()),
-    ]
-)
 
 
 class TidelogDataSource(DataSource):
@@ -72,9 +40,7 @@ class TidelogDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = SourceOptions.parse(self.options)
-        if options.ranges:
-            return RANGES_SCHEMA
-        return StructType([StructField(name, _TYPES[name]) for name in options.columns.names])
+        return from_arrow_schema(RANGES if options.ranges else arrow_schema(options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)

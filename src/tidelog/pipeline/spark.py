@@ -18,7 +18,6 @@ installed there; a first small job checks that, and says what is missing on whic
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import importlib.util
 import logging
@@ -27,27 +26,23 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
-import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidelog import java
 from tidelog.java import NotInstalled, spark_extra
 from tidelog.pipeline import spark_failures
-from tidelog.pipeline.polling import poll_in_py4j
 
 if importlib.util.find_spec("pyspark") is None:
     raise NotInstalled(f"this needs PySpark: {spark_extra()}")
 
 import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+
+from tidelog.pipeline.jvm import QUIET_LEVELS, end_java, log_option, poll_in_py4j, start_java
 
 _OLDEST = (4, 2)  # the first that asks a source in Python how far a batch shall go
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < _OLDEST:
@@ -66,23 +61,9 @@ _NEEDED = {
     "numba": "numba",
     "pyarrow": "pyarrow",
 }
-# These say nothing that a user can act on, or repeat what the exception says.
-_NOISY = (
-    "org.apache.hadoop.util.NativeCodeLoader",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
-    "org.apache.spark.sql.execution.datasources.v2",
-    "org.apache.spark.sql.execution.python",
-    "org.apache.spark.sql.execution.streaming",
-    "org.apache.spark.sql.execution.window.WindowExec",
-    "org.apache.spark.util.Utils",
-)
 # PySpark writes every exception of a query with both stacks, and then raises it.
 _REPEATING = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-_QUIET_LEVELS = ("OFF", "FATAL", "ERROR", "WARN")
-_LEVELS = (*_QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
-_JVM_END_SECONDS = 30
+_LEVELS = (*QUIET_LEVELS, "INFO", "DEBUG", "TRACE", "ALL")
 
 
 def session(
@@ -122,17 +103,17 @@ def session(
     if SparkContext._gateway is None:  # otherwise a JVM is there, of a session that was stopped
         _choose_python(given, local)
         given["spark.driver.extraJavaOptions"] = " ".join(
-            [_log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
+            [log_option(folder.path, log_level), given.get("spark.driver.extraJavaOptions", "")]
         ).strip()
         with contextlib.nullcontext() if local else _for_planners(folder.path):
-            _start_java(given, log_level)
+            start_java(given, log_level)
     poll_in_py4j()
     conf = SparkConf()
     for key, value in given.items():
         conf.set(key, value)
     SparkContext.getOrCreate(conf)
     spark = SparkSession.builder.getOrCreate()
-    if log_level.upper() in _QUIET_LEVELS:
+    if log_level.upper() in QUIET_LEVELS:
         for logger in _REPEATING:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL + 1)
     folder.remove_after_java()
@@ -243,96 +224,6 @@ def _choose_python(given: dict[str, str], local: bool) -> None:
         os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
 
 
-# -- the JVM --------------------------------------------------------------------
-
-
-def _log_option(folder: Path, level: str) -> str:
-    lines = [
-        f"rootLogger.level = {level}",
-        "rootLogger.appenderRef.console.ref = console",
-        "appender.console.type = Console",
-        "appender.console.name = console",
-        "appender.console.target = SYSTEM_ERR",
-        "appender.console.layout.type = PatternLayout",
-        "appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}",
-        # Spark gives an interactive Python the level of this one, and says so if it differs.
-        "logger.python.name = org.apache.spark.api.python.PythonGatewayServer",
-        f"logger.python.level = {level}",
-    ]
-    if level.upper() in _QUIET_LEVELS:
-        for number, name in enumerate(_NOISY):
-            lines += [f"logger.n{number}.name = {name}", f"logger.n{number}.level = off"]
-    path = folder / "log4j2.properties"
-    path.write_text("\n".join(lines) + "\n")
-    return f'-Dlog4j2.configurationFile="{path.as_uri()}"'
-
-
-def _start_java(given: Mapping[str, str], log_level: str) -> None:
-    """Start the JVM ourselves, to hear what it says: noise is dropped, the rest passed on."""
-    os.environ["JAVA_HOME"] = str(java.find().spark_home())
-    quiet = log_level.upper() in _QUIET_LEVELS
-    last = spark_failures.heard
-    last.clear()
-    reading, writing = os.pipe()
-
-    def listen() -> None:
-        with os.fdopen(reading, errors="replace") as pipe:
-            heard = _remembered(pipe, last)
-            for line in _without_noise(heard) if quiet else heard:
-                with contextlib.suppress(ValueError, OSError):  # it may be closed by now
-                    sys.stderr.write(line)
-
-    conf = SparkConf(loadDefaults=False)
-    for key, value in given.items():
-        conf.set(key, value)
-    thread = threading.Thread(target=listen, name="spark-stderr", daemon=True)
-    thread.start()
-    try:
-        gateway = launch_gateway(conf, {"stderr": writing})
-    except PySparkRuntimeError as error:
-        os.close(writing)
-        thread.join()
-        said = "".join(last).strip() or "it said nothing"
-        raise RuntimeError(f"Spark did not start: {said}") from error
-    os.close(writing)
-    SparkContext._ensure_initialized(gateway=gateway)
-
-
-def _remembered(lines: Iterable[str], last: collections.deque[str]) -> Iterator[str]:
-    for line in lines:
-        last.append(line)
-        yield line
-
-
-def _without_noise(lines: Iterable[str]) -> Iterator[str]:
-    """Drop what the JVM says of itself, and what Python workers say when Spark has read enough
-    of their rows or has gone: that a pipe is broken.  Several of them may speak at once."""
-    held: list[str] = []
-    stacks = 0
-    for line in lines:
-        if line.startswith("Traceback (most recent call last)"):
-            stacks += 1
-            held.append(line)
-        elif held and line.startswith("  "):
-            held.append(line)
-        elif line.startswith("BrokenPipeError") and _of_workers(held):
-            stacks -= 1
-            if not stacks:
-                held.clear()
-        else:
-            yield from held
-            held.clear()
-            stacks = 0
-            if not line.startswith("WARNING: "):
-                yield line
-    if len(held) > stacks and not _of_workers(held):  # otherwise its writer was ended
-        yield from held
-
-
-def _of_workers(stacks: Iterable[str]) -> bool:
-    return any("pyspark/daemon" in line for line in stacks)
-
-
 class _Folder:
     """The temporary folder of a session."""
 
@@ -342,28 +233,10 @@ class _Folder:
 
     def remove_after_java(self) -> None:
         """The JVM deletes its own files when it ends, and must be gone before the folder."""
-        atexit.register(_end_java, SparkContext._gateway)  # the last one is called first
+        atexit.register(end_java, SparkContext._gateway)  # the last one is called first
 
     def _remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _end_java(gateway: Any) -> None:
-    """Stop what still runs in the JVM, and the JVM; once, though each of its sessions asks."""
-    process = getattr(gateway, "proc", None)  # none: spark-submit has started it, and ends it
-    if process is not None and process.poll() is not None:
-        return
-    # A thread of py4j tells the JVM which objects are no longer needed, for as long as Python
-    # lives, and when the JVM has gone it writes that to the root logger.
-    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
-    context = SparkContext._active_spark_context
-    with contextlib.suppress(Exception), warnings.catch_warnings():  # it may die just now
-        warnings.simplefilter("ignore")
-        if context is not None:
-            context.stop()
-        if process is not None:
-            process.stdin.close()
-            process.wait(_JVM_END_SECONDS)
 
 
 # -- a cluster ------------------------------------------------------------------

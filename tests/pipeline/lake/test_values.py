@@ -249,6 +249,20 @@ def test_whole_numbers_stay_whole() -> None:
     assert rows_of(small, '{"n": 2.5}')[0]["n"] == 2.5  # and become doubles when one is none
 
 
+def test_a_whole_number_beyond_bigint() -> None:
+    """The reason names what does not fit, not another type."""
+    beyond = "n: 9223372036854775809, which is beyond bigint, the column's type"
+    for first in (1, 2**53 + 1):
+        found = Decoder("json").decode(batch(f'{{"n": {first}}}', f'{{"n": {2**63 + 1}}}'))
+        assert found.bad == [(1, beyond)]
+    whole = Decoder("json").decode(batch(f'{{"n": {2**53 + 1}}}', f'{{"n": {2**63}}}'))
+    assert whole.bad == [(1, "n: 9223372036854775808, which is beyond bigint, the column's type")]
+    small = Decoder("json", [pa.field("n", pa.int32())], fixed=True)
+    assert small.decode(batch('{"n": 2147483648}')).bad == [
+        (0, "n: 2147483648, where int32 is expected: it is beyond 32 bits")
+    ]
+
+
 def test_a_dead_letter_makes_no_columns() -> None:
     decoder = Decoder("json")
     found = decoder.decode(batch('{"n": 1}', '{"n": 0.5, "new": 1, "m": 1e400}', '{"n": 2}'))

@@ -19,8 +19,9 @@ from support.filling import fill, make_topic
 
 import tidelog.pipeline
 from tidelog.pipeline.lake.files import LocalFiles
+from tidelog.pipeline.lake.ledger import open_ledger
 from tidelog.pipeline.lake.schemas import differences, whole_of
-from tidelog.pipeline.lake.verify import history, open_ledger, verify
+from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
 
 Loads = Callable[..., Any]

@@ -22,7 +22,7 @@ from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.new_topic import NewTopic
 from tidelog.pipeline.lake.files import LakeError
-from tidelog.pipeline.lake.ledger import SENT, Ledger, Manifest
+from tidelog.pipeline.lake.ledger import SENT, Ledger, Manifest, open_ledger
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import HEADERS, Columns, OffsetRange
 from tidelog.pipeline.reading import read_range
@@ -141,8 +141,6 @@ def _send(
 
 def list_dead_letters(to: str | Path) -> Iterator[dict[str, Any]]:
     """All records that did not decode, load by load, with the number of the load; no Spark."""
-    from tidelog.pipeline.lake.verify import open_ledger
-
     ledger = open_ledger(to)
     ledger.settle_all()
     for manifest in ledger.manifests():
@@ -155,7 +153,6 @@ def read_dead_letters(spark: SparkSession, to: str | Path) -> DataFrame:
     from pyspark.sql.types import StructType
 
     from tidelog.pipeline.lake.schemas import to_spark_json
-    from tidelog.pipeline.lake.verify import open_ledger
     from tidelog.pipeline.lake.writing import LETTER_SCHEMA
 
     ledger = open_ledger(to)

@@ -73,10 +73,11 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.pipeline.lake.files import Files, LakeError
+from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles
 from tidelog.pipeline.ranges import Span, Spans, spans_text, union
 from tidelog.topic_partition import TopicPartition
 
@@ -455,6 +456,17 @@ class Ledger:
                 f"destination: let it finish; if it died, try again in "
                 f"{(OWNER_PATIENCE_MS - silent) // 60_000 + 1} minutes"
             )
+
+
+def open_ledger(to: str | Path) -> Ledger:
+    """The ledger of a destination that is there."""
+    root = Path(to)
+    ledger = Ledger(LocalFiles(root))
+    if not root.is_dir():
+        raise LakeError(f"{to}: there is no such directory")
+    if ledger.refresh().number == 0:
+        raise LakeError(f"{to}: nothing was loaded into this directory: it has no ledger")
+    return ledger
 
 
 def _name(number: int, suffix: str = ".json") -> str:

@@ -26,10 +26,9 @@ from tidelog.pipeline.lake.files import LakeError
 from tidelog.pipeline.lake.jobs import map_in_arrow
 from tidelog.pipeline.lake.json_rows import EXACT
 from tidelog.pipeline.lake.layout import BY_PREFIX, Layout, Part, folder_column, renamed_fields
-from tidelog.pipeline.lake.ledger import FileEntry, State
+from tidelog.pipeline.lake.ledger import FileEntry, State, open_ledger
 from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
 from tidelog.pipeline.lake.values import Decoder, conform_any
-from tidelog.pipeline.lake.verify import open_ledger
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.schema import TYPES
 from tidelog.pipeline.spark_failures import explained, is_connect

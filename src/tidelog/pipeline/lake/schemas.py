@@ -44,6 +44,10 @@ def grow(known: pa.DataType, value: Any, path: str, whole: set[str]) -> pa.DataT
     if isinstance(value, Fractional) and pa.types.is_int64(known):
         number = whole_number(value)  # 1.0 and 1e3 are whole
         value = value if number is None else number
+    beyond = isinstance(value, int) and pa.types.is_int64(known) and not _is_int64(value)
+    # As a double it may still fit, if the column can become one.
+    if beyond and (path in whole or nearest(value, pa.float64()) is None):
+        raise Conflict(f"{path}: {_shown(value)}, which is beyond bigint, the column's type")
     result = merge(known, _type_of(value), path, whole)
     if pa.types.is_int64(result) and abs(value) > EXACT:
         whole.add(path)
@@ -54,12 +58,16 @@ def _type_of(value: Any) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
+        return pa.int64() if _is_int64(value) else pa.float64()
     if isinstance(value, float):
         return pa.float64()
     if isinstance(value, str):
         return pa.string()
     return pa.struct([]) if isinstance(value, dict) else pa.list_(pa.null())
+
+
+def _is_int64(value: int) -> bool:
+    return -(2**63) <= value < 2**63
 
 
 def merge(
@@ -197,12 +205,19 @@ def fit(value: Any, kind: pa.DataType, path: str = "") -> Any:
         return None
     found = _fit(value, kind, path)
     if found is None:
-        shown = json_text(value)
-        shown = shown if len(shown) <= 40 else shown[:40] + "..."
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        why = ", which cannot hold it exactly" if number and pa.types.is_floating(kind) else ""
-        raise Conflict(f"{path}: {shown}, where {type_text(kind)} is expected{why}")
+        why = ""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if pa.types.is_floating(kind):
+                why = ", which cannot hold it exactly"
+            elif pa.types.is_integer(kind) and whole_number(value) is not None:
+                why = f": it is beyond {kind.bit_width} bits"
+        raise Conflict(f"{path}: {_shown(value)}, where {type_text(kind)} is expected{why}")
     return found
+
+
+def _shown(value: Any) -> str:
+    text = json_text(value)
+    return text if len(text) <= 40 else text[:40] + "..."
 
 
 def _fit(value: Any, kind: pa.DataType, path: str) -> Any:

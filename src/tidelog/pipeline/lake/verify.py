@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from tidelog.client.offsets import Extent
 from tidelog.client.partitions import extents
 from tidelog.errors import ApiError
-from tidelog.pipeline.lake.files import LakeError, LocalFiles
 from tidelog.pipeline.lake.ledger import (
     STAGING,
     FileEntry,
@@ -31,6 +30,7 @@ from tidelog.pipeline.lake.ledger import (
     Manifest,
     RangeEntry,
     lost_texts,
+    open_ledger,
 )
 from tidelog.pipeline.lake.schemas import differences
 from tidelog.pipeline.loss import Unreadable
@@ -111,17 +111,6 @@ def verify(to: str | Path, *, bootstrap: str | None = None) -> VerifyReport:
 def history(to: str | Path) -> list[Manifest]:
     """Every load, compaction and cleaning, the oldest first."""
     return list(open_ledger(to).manifests())
-
-
-def open_ledger(to: str | Path) -> Ledger:
-    """The ledger of a destination that is there."""
-    root = Path(to)
-    ledger = Ledger(LocalFiles(root))
-    if not root.is_dir():
-        raise LakeError(f"{to}: there is no such directory")
-    if ledger.refresh().number == 0:
-        raise LakeError(f"{to}: nothing was loaded into this directory: it has no ledger")
-    return ledger
 
 
 class _Verification:
