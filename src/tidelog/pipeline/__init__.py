@@ -1,15 +1,15 @@
 """Topics in and out of Spark, and loads into a lake, against tidelog or any Kafka cluster.
 
 Enters: options as users of Spark's own Kafka connector know them.  Leaves: Arrow batches to
-Spark, records to topics, Parquet files and a ledger that says which offsets they hold.
+Spark, records to topics, Parquet files and a ledger that records which offsets they hold.
 
 A record travels so: ``options.py`` reads what the user wants, ``positions.py`` asks the
-cluster where that begins and ends, ``planner.py`` cuts it into ranges of bytes (pure), Spark
+cluster where that begins and ends, ``planner.py`` cuts it into ranges of bytes (no I/O), Spark
 sends the ranges to its executors, ``reading.py`` fetches one range with our own client and
 ``decode.py`` turns whole fetches into Arrow columns.  ``source.py`` (with ``readers.py`` and
 ``streams.py``) and ``sink.py`` are what Spark calls; ``lake/`` writes Parquet inside the tasks
 instead and publishes files and offsets together.  ``spark.py`` is the one place where a Spark
-session is made; ``sql.py`` makes tables of topics in it.
+session is made (``jvm.py`` starts and ends its JVM); ``sql.py`` makes tables of topics in it.
 
 It needs the extra ``spark``: ``pip install "tidelog[spark]"``.
 """

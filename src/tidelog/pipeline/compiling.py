@@ -3,7 +3,7 @@
 Helpers take addresses, not arrays: numba counts references to an array in every call, with
 atomic operations, which takes longer than all the rest of a record.  They are compiled into the
 loops of ``kernel.py``; numba looks at that file alone to see whether compiled code is old, so
-whoever changes a helper removes ``__pycache__``.
+``__pycache__`` must be removed after a helper was changed.
 """
 
 # ruff: noqa: ARG001

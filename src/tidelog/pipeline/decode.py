@@ -257,7 +257,7 @@ class Decoder:
         return CorruptBatch(lost, f"the batch at offset {base} is damaged: {reason}")
 
     def _broken_header(self, answer: Answer) -> CorruptBatch:
-        """Without its length nobody can say where the next batch begins."""
+        """Without its length it is unknown where the next batch begins."""
         first = answer.next_offset
         lost = self._part.between(first, max(self._part.end, first + 1))
         return CorruptBatch(lost, f"the header of the batch at offset {first} or after is damaged")
@@ -274,7 +274,7 @@ class Decoder:
 def _skip_aborted(view: memoryview, table: Any, aborted: Sequence[tuple[int, int]]) -> None:
     """Leave out what belongs to aborted transactions, as the Java client does.
 
-    A transaction goes from its first offset, which the broker tells, to the abort marker of its
+    A transaction goes from its first offset, which the answer lists, to the abort marker of its
     producer.
     """
     waiting = sorted(aborted, key=lambda row: row[1], reverse=True)

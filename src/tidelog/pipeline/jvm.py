@@ -1,7 +1,7 @@
 """The JVM of a Spark session: its start, what it prints, and its end.
 
 What it prints is passed on without the noise, and the last lines are kept in
-``spark_failures.heard``: they explain why a JVM ended.
+``spark_failures.jvm_output``: they explain why a JVM ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from tidelog import java
 from tidelog.pipeline import spark_failures
 
-# These say nothing that a user can act on, or repeat what the exception says.
+# Nothing in these helps a user, or the exception has it too.
 _NOISY = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.spark.executor.Executor",
@@ -63,17 +63,17 @@ def log_option(folder: Path, level: str) -> str:
 
 
 def start_java(given: Mapping[str, str], log_level: str) -> None:
-    """Start the JVM ourselves, to hear what it says: noise is dropped, the rest passed on."""
+    """Start the JVM with its output read here: noise is dropped, the rest passed on."""
     os.environ["JAVA_HOME"] = str(java.find().spark_home())
     quiet = log_level.upper() in QUIET_LEVELS
-    last = spark_failures.heard
+    last = spark_failures.jvm_output
     last.clear()
     reading, writing = os.pipe()
 
     def listen() -> None:
         with os.fdopen(reading, errors="replace") as pipe:
-            heard = _remembered(pipe, last)
-            for line in without_noise(heard) if quiet else heard:
+            lines = _remembered(pipe, last)
+            for line in without_noise(lines) if quiet else lines:
                 with contextlib.suppress(ValueError, OSError):  # it may be closed by now
                     sys.stderr.write(line)
 
@@ -100,8 +100,8 @@ def _remembered(lines: Iterable[str], last: collections.deque[str]) -> Iterator[
 
 
 def without_noise(lines: Iterable[str]) -> Iterator[str]:
-    """Drop what the JVM says of itself, and what Python workers say when Spark has read enough
-    of their rows or has gone: that a pipe is broken.  Several of them may speak at once."""
+    """Drop the JVM's lines about itself, and the broken pipes of Python workers, when Spark has
+    read enough of their rows or has gone.  Several of them may write at once."""
     held: list[str] = []
     stacks = 0
     for line in lines:
@@ -133,7 +133,7 @@ def end_java(gateway: Any) -> None:
     process = getattr(gateway, "proc", None)  # none: spark-submit has started it, and ends it
     if process is not None and process.poll() is not None:
         return
-    # A thread of py4j tells the JVM which objects are no longer needed, for as long as Python
+    # A thread of py4j notifies the JVM which objects are no longer needed, for as long as Python
     # lives, and when the JVM has gone it writes that to the root logger.
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     context = SparkContext._active_spark_context

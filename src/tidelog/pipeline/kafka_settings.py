@@ -3,7 +3,7 @@
 A job that moves here from Spark's JVM connector keeps its options.  Each setting is therefore
 known, in one of three ways: our client acts on it (``ClientOptions``), it means nothing to our
 client and is accepted (a receive buffer, a metrics reporter), or it is refused with the reason.
-A name that stands nowhere here is a mistake, and the nearest right name is told.
+A name that stands nowhere here is a mistake, and the error names the nearest right one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a stream has read: what Spark keeps in the checkpoint.  Pure.
+"""How far a stream has read: what Spark keeps in the checkpoint.  No I/O.
 
     {"version": 1,
      "topics": {"clicks": {"id": "kWgyTz9LRCmpo9J6CC0WkQ", "offsets": {"0": 42, "1": 17}}},
@@ -6,9 +6,9 @@
      "lost": [{"topic": "clicks", "partition": 0, "from": 12, "until": 40, "reason": "..."}]}
 
 ``offsets`` are exclusive ends.  The topic's id stands beside them: a topic that was deleted and
-made again has another id, and then the old offsets mean nothing.  ``began`` and ``lost`` tell
+made again has another id, and then the old offsets mean nothing.  ``began`` and ``lost`` record
 what happened between the offset before and this one: partitions that were found, and where
-they began; ranges that could not be read, because nobody has them any more.  With them a batch
+they began; ranges that could not be read, because no broker has them any more.  With them a batch
 that Spark repeats is planned as it was planned at first.  ``gone``, written as ``topics``, are
 partitions that could not be found: should they come back, the stream goes on where it was, and
 does not read all of them again.
@@ -149,7 +149,7 @@ class StreamOffset:
 
 
 def same_topic(one: bytes, other: bytes) -> bool:
-    """Ids that are not known (clusters before Kafka 2.8) tell nothing."""
+    """Ids that are not known (clusters before Kafka 2.8) match any."""
     return one == other or ZERO_UUID in (one, other)
 
 

@@ -1,4 +1,4 @@
-"""Reading the values of options, and saying what is wrong with them.  Pure."""
+"""Reading the values of options, with messages that say what to write.  No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of Spark may ask of the format ``tidelog``.  Pure.
+"""The options of the format ``tidelog``.  No I/O.
 
 Names, defaults and precedence are those of Spark's own Kafka connector, so that moving a job
 is one word; ``SOURCE_OPTIONS`` is the whole list, with what goes beyond it.  Names are
@@ -126,7 +126,7 @@ class ClientOptions:
         return result
 
     def cluster(self, *, patience: float | None = None, clock: Clock | None = None) -> Cluster:
-        """A client of the cluster; it connects when it is first asked something."""
+        """A client of the cluster; it connects with its first request."""
         return Cluster(
             self.bootstrap,
             client_id=self.client_id,
@@ -319,7 +319,7 @@ class SourceOptions:
         )
 
     def for_batch(self) -> SourceOptions:
-        """Checks what only a batch may not say."""
+        """Checks what a batch may not have."""
         nothing = "such a batch would hold no records"
         for where, wrong, name in (
             (self.starting, END, "latest"),
@@ -356,7 +356,7 @@ class SourceOptions:
         return result
 
     def for_stream(self) -> SourceOptions:
-        """Checks what only a stream may not say."""
+        """Checks what a stream may not have."""
         if self.ending is not None:
             raise OptionError(
                 f"{self.ending.option}: a stream has no end; use spark.read, or "

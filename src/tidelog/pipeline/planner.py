@@ -1,4 +1,4 @@
-"""What to read next, and how to cut it into tasks.  Pure.
+"""What to read next, and how to cut it into tasks.  No I/O.
 
 A stream goes on in three steps: ``follow`` says where each partition continues and what was
 lost, ``advance`` how far this micro-batch may go, and ``ranges_between`` what it must read;
@@ -20,7 +20,7 @@ from tidelog.pipeline.ranges import OffsetRange
 from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 
-# For logs that nobody can tell the size of: neither tiny nor huge.
+# For logs of unknown size: neither tiny nor huge.
 DEFAULT_BYTES_PER_OFFSET = 1024.0
 
 DELETED = "retention or DeleteRecords deleted them before they were read"
@@ -57,7 +57,7 @@ def follow(
 ) -> Continuation:
     """Compare how far a stream has read with the logs as they are now.
 
-    ``wanted`` tells for each topic of ``start`` whether the query still asks for it: what the
+    ``wanted`` is, for each topic of ``start``, whether the query still asks for it: what the
     user has left out is not lost.  A partition that the stream did not know begins at the
     start of its log.  If that is not zero, records were deleted that the stream should have
     seen; but a topic that the user has just added to ``subscribe`` begins wherever it begins.
@@ -94,7 +94,7 @@ def follow(
         if place in start.offsets:
             lost.append(Lost(place, position, None, TOPIC_REPLACED if replaced else TOPIC_GONE))
         if not replaced and start.id_of(place.topic) != ZERO_UUID:
-            gone[place] = position  # without an id nobody could tell whether it is the same one
+            gone[place] = position  # without an id it might be another topic of that name
     return Continuation(begins, began, tuple(lost), gone)
 
 
@@ -106,7 +106,7 @@ def advance(
 ) -> dict[TopicPartition, int]:
     """Ends that respect the limits: every partition gets the same part of what it has.
 
-    No partition starves: whoever has something advances by one offset at least.
+    No partition starves: each that has something advances by one offset at least.
     """
     counts = {place: max(0, end - begins[place]) for place, end in ends.items()}
     offsets = sum(counts.values())

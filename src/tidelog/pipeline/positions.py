@@ -105,7 +105,9 @@ class Positions:
         if assigned:
             for place in sorted(assigned - leaders.keys()):
                 if not missing_allowed:
-                    topics[place.topic].leader_of(place.partition)  # raises, and says what is there
+                    topics[place.topic].leader_of(
+                        place.partition
+                    )  # raises, with the partitions that are there
             leaders = {place: row for place, row in leaders.items() if place in assigned}
         read_committed = self._options.client.read_committed
         found = extents(self._cluster, leaders, read_committed=read_committed)
@@ -208,7 +210,7 @@ class Positions:
         return result
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Show the group's progress.  The checkpoint is the truth: a failure is only told."""
+        """Show the group's progress.  The checkpoint is the truth: a failure is only logged."""
         group_id = self._options.client.group_id
         if group_id is None or not offsets:
             return

@@ -1,8 +1,8 @@
-"""``kafka.*`` options of a sink in librdkafka's words.  Pure.
+"""``kafka.*`` options of a sink as librdkafka's settings.  No I/O.
 
 Users write the settings of Kafka's Java producer, as for Spark's JVM connector.  Most have the
 same name in librdkafka; some have another; some mean nothing there and are left out.  Names of
-librdkafka itself are taken too.  What is not said is set for a job that writes much and must
+librdkafka itself are taken too.  What is not set is chosen for a job that writes much and must
 not lose anything: idempotent, acks=all, large batches, a buffer that is not endless, and keys
 spread over partitions as Java does it, so that both may write to one topic.
 """
@@ -83,7 +83,7 @@ def producer_settings(given: Mapping[str, str], client_id: str) -> dict[str, str
     if "enable.idempotence" not in given and not _may_be_idempotent(chosen):
         chosen["enable.idempotence"] = "false"  # as Java: what was asked for wins over a default
     if "debug" not in chosen:
-        # Whatever matters fails the task; a kept producer would only tell of brokers that left.
+        # Whatever matters fails the task; a kept producer would only log brokers that left.
         chosen.setdefault("log_level", "2")
     return {**_DEFAULTS, **chosen}
 

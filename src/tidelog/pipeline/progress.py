@@ -1,8 +1,6 @@
-"""A line for people: how far a job is, how fast, and when it will be done.
+"""The progress line: how far a job is, how fast, and when it will be done.
 
-    with progress.of_stream(spark):            batches, records, records/s, lag, time left
-        query.awaitTermination()
-    with progress.of_jobs(spark, total=n, done=rows.value.__index__):   tasks, and records if told
+    with progress.of_jobs(spark, total=n, done=rows.value.__index__):   tasks, and records if known
         df.write....
 
 On a terminal one line is written again and again; elsewhere (a log file, CI) there is a plain
@@ -33,7 +31,7 @@ _WINDOW_SECONDS = 10.0  # over which the speed is measured
 _LAST_EVENTS_MS = 10_000
 
 
-# -- what is said (pure) --------------------------------------------------------
+# -- the text (no I/O) ----------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class Meter:
     started: float
     unit: str = "record"
     count: int = 0
-    left: int | None = None  # how many are still to come; None if nobody knows
+    left: int | None = None  # how many are still to come; None if unknown
     _recent: collections.deque[tuple[float, int]] = field(default_factory=collections.deque)
 
     def __post_init__(self) -> None:
@@ -89,7 +87,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-# -- where it is said -----------------------------------------------------------
+# -- where it is written --------------------------------------------------------
 
 
 class Line:
@@ -102,18 +100,20 @@ class Line:
         self._enabled = enabled
         self._clock = clock or SystemClock()
         self.terminal = enabled and self._stream.isatty()
-        self._said = self._clock.monotonic() if not self.terminal else None
+        self._written_at = self._clock.monotonic() if not self.terminal else None
         self._open = False  # a line that was not ended yet
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
-        """Say it, unless something was said a moment ago."""
+        """Write it, unless something was written a moment ago."""
         pause = _TERMINAL_SECONDS if self.terminal else _PLAIN_SECONDS
         with self._lock:
             now = self._clock.monotonic()
-            if not self._enabled or (self._said is not None and now - self._said < pause):
+            if not self._enabled or (
+                self._written_at is not None and now - self._written_at < pause
+            ):
                 return
-            self._said = now
+            self._written_at = now
             if self.terminal:
                 width = shutil.get_terminal_size().columns - 1
                 self._write(f"\r\x1b[K{text[:width]}")
@@ -122,7 +122,7 @@ class Line:
                 self._write(f"{text}\n")
 
     def end(self, text: str = "") -> None:
-        """The last word, which always is said; on a terminal in place of the line."""
+        """The last line, which is always written; on a terminal in place of the others."""
         with self._lock:
             if not self._enabled:
                 return
@@ -132,12 +132,12 @@ class Line:
                 self._write(clear + (f"{text}\n" if text else ""))
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(ValueError, OSError):  # nobody looks any more
+        with contextlib.suppress(ValueError, OSError):  # the terminal is gone
             self._stream.write(text)
             self._stream.flush()
 
 
-# -- from where it is known -----------------------------------------------------
+# -- the jobs of a session --------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -62,13 +62,13 @@ class Reader:
             self.options.client,
             part,
             self.options.columns,
-            on_loss=None if self.options.fail_on_data_loss else _tell,
-            on_corrupt=None if self.options.fail_on_corrupt_batch else _tell,
+            on_loss=None if self.options.fail_on_data_loss else _log_loss,
+            on_corrupt=None if self.options.fail_on_corrupt_batch else _log_loss,
             patience=self.options.poll_timeout,
         )
 
     def lose(self, lost: Sequence[Lost]) -> None:
-        """Raise, or say exactly what is lost."""
+        """Raise, or log exactly what is lost."""
         if not lost:
             return
         if self.options.fail_on_data_loss:
@@ -94,7 +94,7 @@ def _read_range() -> Callable[..., Iterator[pa.RecordBatch]]:
     return read_range
 
 
-def _tell(problem: Exception) -> None:
+def _log_loss(problem: Exception) -> None:
     _log.warning("data was lost: %s", problem)
 
 

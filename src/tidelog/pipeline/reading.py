@@ -45,7 +45,7 @@ _LARGEST_FETCH = 1 << 30
 _READ_COMMITTED = 1
 # A broker that has just started may not know its topics yet; a deleted one stays unknown.
 _GONE_SECONDS = 10.0
-_EMPTY_ANSWERS = 2  # so many in a row say that only holes are left
+_EMPTY_ANSWERS = 2  # so many in a row: only holes are left
 _REMOTE_WAIT_MS = 5_000  # for a broker that must get old records from its remote storage
 
 # Trying again may help; the leader may be another one by then.
@@ -75,7 +75,7 @@ def read_range(
     """The records that exist in ``part``, in order, as batches of about ``target_bytes``.
 
     Without ``on_loss`` and ``on_corrupt`` what cannot be read is raised; with them they are
-    told, and reading goes on at the nearest offset that is there.  ``patience``: so many
+    called, and reading goes on at the nearest offset that is there.  ``patience``: so many
     seconds may pass without anything new before it is an error.
     """
     reader = _Reader(client, part, columns, patience, target_bytes, clock or SystemClock())
@@ -176,7 +176,7 @@ class _Reader:
             return None
         if topic.error and topic.error not in _PASSING:
             raise error_of(topic.error, None, f"topic {place.topic!r}")
-        if topic.topic_id not in (ZERO_UUID, self._topic_id):  # old brokers tell none
+        if topic.topic_id not in (ZERO_UUID, self._topic_id):  # old brokers have none
             if self._topic_id != ZERO_UUID:
                 self._lose(self._end, "the topic was deleted and made again since it was planned")
                 return None
@@ -350,7 +350,7 @@ class _Reader:
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(error)
         elif error.code in _PASSING or error.code in TOPIC_GONE:
-            self._try_again(error)  # the metadata will tell
+            self._try_again(error)  # the metadata will show it
         else:
             raise error
 

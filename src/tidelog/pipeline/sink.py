@@ -62,7 +62,7 @@ class DeliveryFailed(Exception):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
-    """For a batch; the cluster is asked first, so that a wrong address fails at once."""
+    """For a batch; it connects to the cluster first, so that a wrong address fails at once."""
     if overwrite:
         raise OptionError(
             "Save mode overwrite is not allowed: records of a topic cannot be replaced; "
@@ -172,7 +172,7 @@ def _check_topic(cluster: Cluster, name: str) -> None:
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc, unused-ignore]
-    """What a task tells the driver."""
+    """What a task returns to the driver."""
 
     count: int
 
@@ -188,7 +188,7 @@ class _Producing:
         self._producer = Producer(
             {
                 **plan.settings(),
-                # Only failures are told: a flush that ends without one has delivered all.
+                # Only failures are reported: a flush that ends without one has delivered all.
                 "delivery.report.only.error": True,
                 "on_delivery": self._not_delivered,
             },
@@ -246,7 +246,7 @@ class _Producing:
         return names
 
     def _meet(self, topics: Sequence[str]) -> None:
-        """A topic that does not exist is told at once, not when the delivery times out."""
+        """A topic that does not exist is reported at once, not when the delivery times out."""
         new = [topic for topic in topics if topic not in self._topics]
         if not new:
             return

@@ -8,7 +8,7 @@ plans a stream as long as that runs, and one for each task.  Batches are read by
 streams by ``streams.py``, and both write with ``sink.py``.
 
 Filters are not pushed down: Spark applies those of one query to another one on the same
-DataFrame.  The options say what to read.
+DataFrame.  What to read is in the options.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _defaults(
     if result["spark.master"].startswith("local"):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         result |= {
-            # Names of hosts are not asked for, and nobody else can connect.
+            # Names of hosts are not asked for, and no other machine can connect.
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             # As Java does by itself; Spark's own default is 1 GiB on any machine.
@@ -214,7 +214,7 @@ def _site_settings() -> dict[str, str]:
 
 
 def _choose_python(given: dict[str, str], local: bool) -> None:
-    """Spark starts ``python3`` if nobody says which."""
+    """Spark starts ``python3`` if no setting says which."""
     if local:
         given.setdefault("spark.pyspark.python", sys.executable)
         os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]

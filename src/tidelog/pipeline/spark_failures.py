@@ -1,4 +1,4 @@
-"""What failures of Spark's own mean, where what it says itself is of no help.
+"""The causes of Spark's failures, where its own message is of no help.
 
 When Spark's JVM has ended, the next call to it gets "Connection refused"; when its workers
 run another Python, Spark knows no format ``tidelog``.
@@ -18,11 +18,11 @@ from typing import Any
 from tidelog.errors import ApiError, ErrorCode
 
 _OUT_OF_MEMORY = 52  # the exit code, says Spark
-_HEARD_LINES = 20
+_LINES = 20
 _END_SECONDS = 10.0
 
-# What the JVM that our session has started said last.
-heard: collections.deque[str] = collections.deque(maxlen=_HEARD_LINES)
+# The last lines of the JVM that our session has started.
+jvm_output: collections.deque[str] = collections.deque(maxlen=_LINES)
 
 
 class SparkFailure(ApiError):
@@ -93,12 +93,12 @@ def _end_text(pid: int, code: int) -> str:
     report = Path(f"hs_err_pid{pid}.log")
     if report.exists():
         return f"{text}; its report is {report.absolute()}"
-    said = [line.strip() for line in heard if line.strip()]
+    said = [line.strip() for line in jvm_output if line.strip()]
     return f"{text}; it said last: {said[-1]}" if said else text
 
 
 def _out_of_memory() -> bool:
-    return any("java.lang.OutOfMemoryError" in line for line in list(heard))
+    return any("java.lang.OutOfMemoryError" in line for line in list(jvm_output))
 
 
 def _other_python(text: str) -> str | None:

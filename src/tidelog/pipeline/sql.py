@@ -2,14 +2,14 @@
 
     frame = sql.query(spark, "select keyword, count(*) from searches group by keyword", bootstrap)
 
-The columns of a topic are the fields of its values, if these are JSON objects (found out from a
+The columns of a topic are the fields of its values, if these are JSON objects (inferred from a
 sample of records at both ends of each partition), and always ``_key``, ``_value`` (both as text;
 ``cast(_value as binary)`` has the bytes as they were), ``_headers``, ``_partition``, ``_offset``
 and ``_timestamp``.  A field that has the name of one of these is in ``_value`` only.  A value
 that is not what the sample made expect gives nulls; ``_value`` has it.
 
-Which topics a query names, Spark says: it fails on the first table that it does not know, that
-table is made, and so on until it knows them all.  Topics with dashes and dots may stand after
+Which topics a query names is known from Spark: it fails on the first table that it does not know,
+that table is made, and so on until it knows them all.  Topics with dashes and dots may stand after
 ``from`` and ``join`` as they are, elsewhere in backquotes.
 """
 
@@ -53,7 +53,7 @@ class Topics:
     client: ClientOptions
     start: Position = START
     until: Position = END
-    sample: int | None = SAMPLE  # so many records say which columns there are; None: all
+    sample: int | None = SAMPLE  # columns are inferred from so many records; None: all
     schemas: Mapping[str, str] = field(default_factory=dict)  # or these do, by topic; "": any
     notes: list[str] = field(default_factory=list)  # what a user should know of the tables
 
@@ -82,7 +82,7 @@ class Topics:
                 self._make(table, text)
 
     def _better(self, text: str, tables: Collection[Table], error: AnalysisException) -> QueryError:
-        """What is wrong, with every column in view: Spark names those that are spelt nearly so."""
+        """The error with every column in view: Spark suggests those that are spelt nearly so."""
         for table in tables:
             self._make(table, None)
         try:
@@ -116,7 +116,7 @@ class Topics:
         return inferred(self.client, topic, self.start, self.until, self.sample)
 
     def _make(self, table: Table, text: str | None) -> None:
-        """A table with the columns that this query can need; all, if it is not said."""
+        """A table with the columns that this query can need; without a query, all."""
         fields = table.fields
         metadata, chosen = (list(METADATA), list(fields)) if text is None else needed(text, fields)
         if text is not None:
@@ -170,7 +170,7 @@ def query(
 ) -> DataFrame:
     """The result of a query over the topics of a cluster.
 
-    ``sample``   from how many records of a topic its columns are found out; None: from all
+    ``sample``   from how many records of a topic its columns are inferred; None: from all
     ``schemas``  the columns of JSON values, by topic: ``{"searches": "user string, ms int"}``
     """
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})

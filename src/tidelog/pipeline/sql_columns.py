@@ -1,8 +1,8 @@
 """The columns of a topic in SQL: fields of its JSON values.
 
-Kafka does not know them.  They are found out from a sample of records, at both ends of the
-partitions, or said by the user in the words of SQL.  A field that no record of the sample has
-is no column: whoever misses one must be told how much was looked at.
+Kafka does not know them.  They are inferred from a sample of records, at both ends of the
+partitions, or named by the user as in SQL.  A field that no record of the sample has
+is no column, so messages about columns say how much was looked at.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def inferred(
 def _values(
     client: ClientOptions, table: Table, start: Position, until: Position, sample: int | None
 ) -> Iterator[bytes]:
-    """The values of the sample; nulls say nothing.  Notes in the table what it looks at."""
+    """The values of the sample; without nulls.  Counts in the table what it looks at."""
     size = 0
     for part in _sample(client, table, start, until, sample):
         for batch in read_range(client, part, Columns(("value",)), on_loss=_skip, on_corrupt=_skip):

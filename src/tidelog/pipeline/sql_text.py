@@ -205,8 +205,8 @@ def reason(error: Exception) -> str:
     """Spark's message, without plans, stacks and codes."""
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:  # of a Python worker: its last line
-        said = re.findall(r"^(?:\w+\.)*[A-Z]\w*: (.+)$", text, re.MULTILINE)
-        text = said[-1] if said else text
+        errors = re.findall(r"^(?:\w+\.)*[A-Z]\w*: (.+)$", text, re.MULTILINE)
+        text = errors[-1] if errors else text
     text = text.removeprefix("An error occurred while calling ").split("\n\tat ")[0]
     text = re.split(r";\n(?='|[A-Z+])", text)[0]  # the plan of the query
     text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text)

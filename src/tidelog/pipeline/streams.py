@@ -156,7 +156,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[TopicPartition, int]:
         options = self.options
         least = options.min_offsets_per_trigger
-        # Whoever waits for the end of an "available now" query must not wait for more records.
+        # The end of an "available now" query must not wait for more records.
         if least is not None and self._target is None:
             now = self._clock.monotonic()
             waited = self._triggered_at is None or (

@@ -1,4 +1,4 @@
-"""Which partitions a query reads, and where it begins and ends, as the user wrote it.  Pure.
+"""Which partitions a query reads, and where it begins and ends, as the user wrote it.  No I/O.
 
 ``positions.py`` turns both into partitions and offsets that exist.
 """

@@ -15,7 +15,7 @@ from support.mounting import mounted
 
 from tidelog.pipeline.lake.files import LakeError, LocalFiles
 from tidelog.pipeline.lake.load import load
-from tidelog.pipeline.spark_failures import _end_text, heard, reason
+from tidelog.pipeline.spark_failures import _end_text, jvm_output, reason
 from tidelog.testing import LocalBroker
 
 __all__ = ["mounted"]
@@ -84,23 +84,23 @@ def test_another_python_and_a_jvm_that_was_killed(
 
 def test_how_a_jvm_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    before = list(heard)
-    heard.clear()
+    before = list(jvm_output)
+    jvm_output.clear()
     try:
         assert _end_text(7, 1) == "Spark's JVM (process 7) ended with exit code 1"
-        heard.extend(["12:00:00 ERROR Some: thing\n", "\n"])
+        jvm_output.extend(["12:00:00 ERROR Some: thing\n", "\n"])
         assert _end_text(7, 1).endswith("; it said last: 12:00:00 ERROR Some: thing")
         assert "ran out of memory (exit code 52)" in _end_text(7, 52)
-        heard.append("java.lang.OutOfMemoryError: Java heap space\n")
+        jvm_output.append("java.lang.OutOfMemoryError: Java heap space\n")
         assert "ran out of memory (exit code 1)" in _end_text(7, 1)
-        heard.clear()
+        jvm_output.clear()
         Path("hs_err_pid7.log").touch()
         assert _end_text(7, -11) == (
             "Spark's JVM (process 7) was ended by SIGSEGV; its report is "
             f"{tmp_path / 'hs_err_pid7.log'}"
         )
     finally:
-        heard.extend(before)
+        jvm_output.extend(before)
     assert reason(ValueError("of a user")) is None
 
 

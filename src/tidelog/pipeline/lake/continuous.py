@@ -78,7 +78,7 @@ def run_continuous(
 def _run_query(loader: Loader, batches: _Batches, seconds: float) -> BaseException | None:
     """One query, until it is to stop, or until it ends by itself: then why."""
     checkpoint = f"{CHECKPOINTS}/{uuid.uuid4().hex}"
-    options = batches.options()  # whatever is wrong is said before Spark is started
+    options = batches.options()  # what is wrong is reported before Spark is started
     reader = loader.spark.readStream.format("tidelog")
     for name, value in options.items():
         reader = reader.option(name, value)
@@ -119,7 +119,7 @@ class _Batches:
         self._clock = SystemClock()
 
     def options(self) -> dict[str, str]:
-        """The source's: from where the ledger ends, or as ``--from`` says."""
+        """The source's: from where the ledger ends, or at ``--from``."""
         loader = self._loader
         logs = self._positions.logs()
         loader.check_topics(logs)

@@ -1,4 +1,4 @@
-"""``--schema``: columns as in SQL, read without Spark, so that a mistake is told at once.  Pure.
+"""``--schema``: columns as in SQL, read without Spark, to report a mistake at once.  No I/O.
 
     user string, n bigint, price decimal(10,2), at timestamp
     tags array<string>, address struct<street: string, zip: int>, `a name` date not null

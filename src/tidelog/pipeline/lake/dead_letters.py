@@ -49,7 +49,7 @@ def prepare_topic(client: ClientOptions, topic: str) -> dict[str, Any]:
 
 
 def send_unsent(ledger: Ledger, client: ClientOptions, root: Path, *, again: bool) -> int:
-    """Send the letters of published loads to their topics; ``again`` if somebody may have begun."""
+    """Send the letters of published loads to their topics; ``again`` if some may be there."""
     sent = 0
     for number in ledger.state.unsent:
         manifest = ledger.manifest(number)

@@ -38,7 +38,7 @@ class Stopped(LakeError):
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A disk that is full, or fails, says so when a file is written, but not which file."""
+    """Name the file in the error of a disk that is full or fails."""
     try:
         yield
     except OSError as error:
@@ -71,7 +71,7 @@ class Files(Protocol):
     def exists(self, name: str) -> bool: ...
 
     def touch(self, name: str) -> None:
-        """Say that this file is still of use."""
+        """Mark this file as still in use."""
         ...
 
     def touched_ms(self, name: str) -> int:
@@ -181,7 +181,7 @@ def lock(
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open(path))
         _take_lock(file, path, wait, waiting)
-        while not _is_at(file, path):  # whoever had it before us has removed it
+        while not _is_at(file, path):  # the process that held it before has removed it
             file = stack.enter_context(_open(path))
             _take_lock(file, path, wait, waiting)
         file.truncate(0)

@@ -1,4 +1,4 @@
-"""Into which folder a record goes: what ``--by`` says.
+"""The layout of a destination: into which folder ``--by`` puts a record.
 
     date(timestamp), hour(timestamp)         date=2026-01-01/hour=13
     topic, user                              topic=clicks/user=anna
@@ -163,9 +163,9 @@ def needs_spark(parts: Iterable[Part]) -> bool:
 
 
 def stored_columns(parts: Iterable[Part]) -> set[str]:
-    """Columns that are told by a folder's name and therefore not in the files, as in Hive."""
-    told = {part.name for part in parts if part.function is None and part.column == part.name}
-    return told - {"offset"}  # which files are never without
+    """Columns that a folder's name holds and that are therefore not in the files, as in Hive."""
+    named = {part.name for part in parts if part.function is None and part.column == part.name}
+    return named - {"offset"}  # which files are never without
 
 
 def renamed_fields(parts: Iterable[Part], columns: Iterable[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The ledger: which offsets a destination holds, and in which files.  Pure but for ``Files``.
+"""The ledger: which offsets a destination holds, and in which files.  I/O only through ``Files``.
 
 The format
 ----------
@@ -51,8 +51,8 @@ How a load is published
     staging folder goes.
 
 A crash before 2 leaves a staging folder that no manifest names: the next load declares it dead
-with a ``cleanup`` manifest, which takes number N + 1 away from whoever may still be at it (a
-process that was only stopped, on this machine or another), and then deletes it.  A crash in 3
+with a ``cleanup`` manifest, which takes number N + 1 away from a process that may still be at it
+(it was only stopped, on this machine or another), and then deletes it.  A crash in 3
 leaves a staging folder whose manifest is there: the next load, or a reader through the ledger,
 does the rest of 3.  Each part of 3 may be done twice, and by two at once.
 
@@ -345,7 +345,7 @@ class Ledger:
     # -- writing ------------------------------------------------------------------
 
     def begin(self, load: str) -> None:
-        """Say that a load is under way, planned on the state as it is."""
+        """Create the staging folder of a load that is planned on the state as it is."""
         owner = {
             "after": self.state.number,
             "host": socket.gethostname(),

@@ -162,7 +162,7 @@ class Loader:
         self._asked = False
         if self.ledger.recover().number == 0:
             check_empty(options.root)
-        # Whatever is wrong with it is said before anything is read.
+        # What is wrong with it is reported before anything is read.
         layout = self._layout
         self._parts = layout.parts()
         if layout.schema:

@@ -113,7 +113,7 @@ def wanted(
 ) -> dict[TopicPartition, tuple[Span, ...]]:
     """What to read of each partition: without what is there already.
 
-    Where ``first`` does not say, it goes on after the last offset that is there, and begins at
+    Without ``first`` it goes on after the last offset that is there, and begins at
     the start of the log in a new destination.
     """
     result = {}
@@ -140,7 +140,7 @@ def beginnings(
     """Partitions that have nothing to load yet, and where they begin.
 
     If this were not noted, records that came and were deleted between two loads would be lost
-    and nobody would know.
+    without a trace.
     """
     return tuple(
         (*place, log.end if last is None else max(log.start, min(last[place], log.end)))

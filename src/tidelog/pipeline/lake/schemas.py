@@ -1,4 +1,4 @@
-"""Schemas that grow: what a new record's type makes of the type that is there.  Pure.
+"""Schemas that grow: what a new record's type makes of the type that is there.  No I/O.
 
 Columns are added; whole numbers widen to doubles, and anything becomes text in a column that
 is text.  All else is a conflict, and the record that causes it is a dead letter; so is a name

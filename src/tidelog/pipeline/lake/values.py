@@ -391,7 +391,7 @@ def _renamed(path: str, rename: Callable[[str], str]) -> str:
 
 
 def _texts(values: pa.Array) -> tuple[pa.Array, list[Bad]]:
-    """Binary as text; rows that are not UTF-8 become empty and are told."""
+    """Binary as text; rows that are not UTF-8 become empty and are returned."""
     try:
         return values.cast(pa.string()), []
     except pa.ArrowInvalid:

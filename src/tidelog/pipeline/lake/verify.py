@@ -249,7 +249,7 @@ class _Verification:
         skipped = 0 if missing else row.skipped
         rows = count(there)
         if not missing and rows + count(dead) < row.rows + row.dead:
-            # The topic can no longer tell, but the load knew how many there were.
+            # The topic no longer has them, but the load counted them.
             missing = rest
         result = RangeCheck(
             number,
@@ -369,15 +369,15 @@ class _Verification:
 
 
 def _read_offsets(path: Path, entry: FileEntry) -> pa.Table:
-    """Topic, partition and offset of each row; what is told by a folder is not in the file."""
+    """Topic, partition and offset of each row; what a folder's name holds is not in the file."""
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [name for name in ("topic", "partition", "offset") if name in names]
         table = file.read(columns=columns)
-    told = dict(part.partition("=")[::2] for part in entry.folder.split("/") if "=" in part)
+    named = dict(part.partition("=")[::2] for part in entry.folder.split("/") if "=" in part)
     for name, kind in (("topic", pa.string()), ("partition", pa.int32())):
         if name not in columns:
-            value = pa.scalar(unquote(told[name])).cast(kind)
+            value = pa.scalar(unquote(named[name])).cast(kind)
             table = table.append_column(name, pa.array([value.as_py()] * table.num_rows, kind))
     return table
 

@@ -165,7 +165,7 @@ def _run(
 def read_task(
     job: WriteJob, task: int, ranges: tuple[OffsetRange, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The records as they are, for Spark to work on; losses are noted in the staging folder."""
+    """The records as they are, for Spark to work on; losses are written to the staging folder."""
 
     def lose(error: Unreadable) -> None:
         lost = error.lost
@@ -209,7 +209,7 @@ def _for_spark(batch: pa.RecordBatch, index: int, decoder: Decoder) -> pa.Record
 
 
 def read_lost(staging: Path) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """What :func:`read_task` noted."""
+    """The losses that :func:`read_task` wrote."""
     result: dict[TopicPartition, list[tuple[int, int]]] = {}
     for path in staging.glob("*.lost"):
         for line in path.read_text().splitlines():
@@ -343,7 +343,7 @@ class _Writer:
         self._letters.add(rows.cast(LETTER_SCHEMA), part)
 
     def _stored(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what the folder's name tells."""
+        """Without what the folder's name holds."""
         dropped = [name for name in rows.schema.names if name in self._dropped]
         return rows.drop_columns(dropped) if dropped else rows
 
