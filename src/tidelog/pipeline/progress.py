@@ -1,8 +1,5 @@
 """The progress line: how far a job is, how fast, and when it will be done.
 
-    with progress.of_jobs(spark, total=n, done=rows.value.__index__):   tasks, and records if known
-        df.write....
-
 On a terminal one line is written again and again; elsewhere (a log file, CI) there is a plain
 line every ten seconds and one at the end, and with ``enabled=False`` (``--json``) nothing.  It
 goes to standard error: standard output belongs to results.
@@ -15,7 +12,7 @@ import contextlib
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 _TERMINAL_SECONDS = 0.2
 _PLAIN_SECONDS = 10.0
 _WINDOW_SECONDS = 10.0  # over which the speed is measured
-_LAST_EVENTS_MS = 10_000
 
 
 # -- the text (no I/O) ----------------------------------------------------------
@@ -58,21 +54,15 @@ class Meter:
         (first, before), (last, count) = self._recent[0], self._recent[-1]
         return (count - before) / (last - first) if last > first else 0.0
 
-    def text(self, done: str, ends: bool = True, behind: str = "left") -> str:
-        """``done`` says what is done (batches, tasks); ``ends`` that it will stop by itself."""
+    def text(self, done: str = "") -> str:
+        """How far it is; ``done`` are finished tasks, or the like."""
         speed = self.per_second()
         parts = [done, plural(self.count, self.unit), f"{round(speed):,} {self.unit}s/s"]
         if self.left is not None:
-            parts.append(f"{self.left:,} {behind}")
-            if ends and self.left and speed:
+            parts.append(f"{self.left:,} left")
+            if self.left and speed:
                 parts.append(f"about {duration(self.left / speed)} to go")
         return ", ".join(part for part in parts if part)
-
-    def total(self, now: float) -> str:
-        """The last sentence."""
-        seconds = now - self.started
-        speed = f", {round(self.count / seconds):,} {self.unit}s/s" if seconds > 0 else ""
-        return f"{plural(self.count, self.unit)} in {duration(seconds)}{speed}"
 
 
 def duration(seconds: float) -> str:
@@ -141,52 +131,31 @@ class Line:
 
 
 @contextlib.contextmanager
-def of_jobs(
-    spark: SparkSession,
-    *,
-    total: int | None = None,
-    done: Callable[[], int] | None = None,
-    enabled: bool = True,
-    line: Line | None = None,
-) -> Iterator[Meter]:
-    """Show what runs in a session: tasks, and records if ``done`` can tell how many.
-
-    ``done`` may be an accumulator's value; ``total`` is how many there will be.
-    """
+def of_jobs(spark: SparkSession, line: Line) -> Iterator[None]:
+    """Show the tasks of what runs in a session."""
     clock = SystemClock()
-    shown = line or Line(enabled=enabled)
-    meter = Meter(clock.monotonic(), "record" if done else "task")
+    meter = Meter(clock.monotonic(), "task")
     tracker = spark.sparkContext.statusTracker()
     over = threading.Event()
 
     def look() -> None:
-        finished, tasks = 0, 0
-        for stage in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                finished += info.numCompletedTasks
-                tasks += info.numTasks
-        count = done() if done else finished
-        left = None if total is None else max(0, total - count)
-        meter.update(clock.monotonic(), count, left if done else tasks - finished)
-        shown.show(meter.text(f"{finished} of {plural(tasks, 'task')}" if done else ""))
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        finished = sum(stage.numCompletedTasks for stage in known)
+        tasks = sum(stage.numTasks for stage in known)
+        meter.update(clock.monotonic(), finished, tasks - finished)
+        line.show(meter.text())
 
     def watch() -> None:
         while not over.wait(_TERMINAL_SECONDS):
-            with contextlib.suppress(Exception):  # Spark ends while it is asked
+            with contextlib.suppress(Exception):  # Spark may end at any moment
                 look()
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
-    if enabled:
-        thread.start()
+    thread.start()
     try:
-        yield meter
+        yield
     finally:
         over.set()
-        if enabled:
-            thread.join()
-        if done:
-            meter.update(clock.monotonic(), done(), None)
-            shown.end(meter.total(clock.monotonic()))
-        else:
-            shown.end()
+        thread.join()
+        line.end()

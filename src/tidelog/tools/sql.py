@@ -138,7 +138,7 @@ def sql(
             elif as_csv:
                 _show_csv(frame.columns, as_text(frame).toLocalIterator(prefetchPartitions=True))
             else:
-                with of_jobs(spark, line=line):
+                with of_jobs(spark, line):
                     found = as_text(frame).limit(rows + 1).collect()
                 _show_table(frame, found, rows)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from tidelog.errors import ApiError, ErrorCode
+from tidelog.files import sync_directory
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -120,7 +121,7 @@ class LocalFiles:
             ) from error
         finally:
             draft.unlink()
-        sync_folder(target.parent)
+        sync_directory(str(target.parent))
         return True
 
     def move(self, source: str, target: str) -> bool:
@@ -153,15 +154,6 @@ class LocalFiles:
             return (self.root / name).stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return 0
-
-
-def sync_folder(path: Path) -> None:
-    """New names in a folder are safe on disk only after this."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def whoami() -> str:

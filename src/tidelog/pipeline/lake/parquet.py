@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.pipeline.lake.files import naming, sync_folder
+from tidelog.files import sync_directory, sync_file
+from tidelog.pipeline.lake.files import naming
 from tidelog.pipeline.lake.ledger import FileEntry, StagedFile
 from tidelog.pipeline.lake.schemas import to_spark_json
 from tidelog.pipeline.lake.values import conform_batch
@@ -113,7 +113,8 @@ class FolderFile:
         with naming(self._path):
             self._writer.close()
             self._sink.close()
-            sync_file(self._path)
+            sync_file(str(self._path))
+            sync_directory(str(self._path.parent))
         folder = f"{self._folder}/" if self._folder else ""
         size = self._path.stat().st_size
         entry = FileEntry(folder + self._name, self._rows, size, as_parts(self._parts))
@@ -146,16 +147,6 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: str, value: str) -
         use_dictionary=small if flat else True,
         write_statistics=[*small, "offset"] if flat else True,
     )
-
-
-def sync_file(path: Path) -> None:
-    """Safe on disk, and so is its name."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_folder(path.parent)
 
 
 Counts = dict[tuple[str, int], list[int]]  # by partition: first offset, last offset, rows
