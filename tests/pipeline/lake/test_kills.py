@@ -15,7 +15,7 @@ from pipeline.lake.checking import check
 from pipeline.lake.killing import CONTINUOUS, EVERY, torment
 from support.filling import fill, make_topic
 
-from tidelog.pipeline.lake import jobs
+from tidelog.pipeline.lake import driver, jobs
 from tidelog.pipeline.lake import load as loading
 from tidelog.pipeline.lake.files import LocalFiles, lock
 from tidelog.pipeline.lake.ledger import LOCK
@@ -71,7 +71,7 @@ def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles, **more:
     options = LoadOptions((topic,), str(lake), client, target_bytes=20_000, **more)
     with (
         mock.patch.object(jobs, "run_tasks", run_tasks),
-        mock.patch.object(loading, "run_tasks", run_tasks),
+        mock.patch.object(driver, "run_tasks", run_tasks),
         lock(lake / LOCK),
     ):
         Here(options, files=files).run()

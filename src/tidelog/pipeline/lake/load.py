@@ -16,30 +16,22 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tidelog.client.cluster import TOPIC_GONE, no_topic
 from tidelog.clock import SystemClock
 from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.dead_letters import prepare_topic, send_unsent
+from tidelog.pipeline.lake.driver import Driver
 from tidelog.pipeline.lake.files import Files, LakeError, LocalFiles, Stopped, lock
-from tidelog.pipeline.lake.jobs import (
-    Progress,
-    Tasks,
-    read_progress,
-    run_tasks,
-    run_write_tasks,
-    with_sample,
-)
-from tidelog.pipeline.lake.layout import Layout, needs_spark
+from tidelog.pipeline.lake.jobs import Progress
+from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.ledger import (
     COMPACTION,
     LOAD,
     LOCK,
-    FileEntry,
     Ledger,
     Manifest,
-    StagedFile,
     lost_texts,
     with_schemas,
 )
@@ -48,23 +40,14 @@ from tidelog.pipeline.lake.options import (
     LoadReport,
     check_columns,
     check_empty,
-    check_fields,
     layout_of,
     position_of,
     settings_of,
 )
-from tidelog.pipeline.lake.plan import Work, find_ranges, pack, why_nothing
-from tidelog.pipeline.lake.rewriting import (
-    Rewritten,
-    SchemaChange,
-    choose,
-    compact_task,
-    merged_schema,
-    plan_change,
-    widen_task,
-)
-from tidelog.pipeline.lake.schemas import to_spark_json, whole_of, with_whole
-from tidelog.pipeline.lake.writing import TaskResult, WriteJob, too_many
+from tidelog.pipeline.lake.plan import Work, find_ranges, why_nothing
+from tidelog.pipeline.lake.rewriting import choose
+from tidelog.pipeline.lake.schemas import to_spark_json
+from tidelog.pipeline.lake.writing import WriteJob, too_many
 from tidelog.pipeline.options import ClientOptions, OptionError, SourceOptions
 from tidelog.pipeline.planner import Logs, Sizes
 from tidelog.pipeline.positions import Positions
@@ -75,10 +58,7 @@ from tidelog.wire.uuids import uuid_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
-
 LOCAL = "localhost:9092"
-_MOST_ROUNDS = 5
 
 
 def load(
@@ -156,7 +136,7 @@ class Loader:
             )
         self._make_spark = spark if callable(spark) else None
         self._spark = None if callable(spark) else spark
-        self._progress = progress
+        self._driver = Driver(lambda: self.spark, self.ledger, self.check_stop, progress)
         self._clock = SystemClock()
         self._cluster_id: str | None = None
         self._asked = False
@@ -223,7 +203,7 @@ class Loader:
         if self.options.dead_letters is not None:
             settings["dead_letters"] = prepare_topic(self.client, self.options.dead_letters)
         with self._staged(job):
-            results, schema, change = self._write(job, work, sizes)
+            results, schema, change = self._driver.write(job, work.ranges, sizes)
             ranges = [*work.lost, *(row for result in results for row in result.ranges)]
             manifest = Manifest(
                 LOAD,
@@ -269,35 +249,6 @@ class Loader:
             self.ledger.abandon(job.load)
             raise
 
-    def _write(
-        self, job: WriteJob, work: Work, sizes: Sizes
-    ) -> tuple[list[TaskResult], Any, SchemaChange]:
-        """Run the tasks; the schema of the destination from now on, and what that changes."""
-        if needs_spark(job.parts) and job.schema is None and job.layout.has_fields:
-            job = with_sample(job, work.ranges)
-        cores = self.spark.sparkContext.defaultParallelism if work.ranges else 1
-        tasks = dict(enumerate(pack(work.ranges, sizes, self.options.target_bytes, cores)))
-        while True:
-            results, schema = self._run_until_agreed(job, tasks)
-            added = [file for result in results for file in result.files]
-            if added and not self.ledger.state.files and job.layout.has_fields:
-                check_fields(job.parts, schema)
-            change, inexact = self._widen(replace(job, schema=schema), added)
-            if not inexact - whole_of(job.schema):
-                return results, schema, change
-            job = replace(job, schema=with_whole(job.schema, inexact))
-
-    def _run_until_agreed(self, job: WriteJob, tasks: Tasks) -> tuple[list[TaskResult], Any]:
-        """Run tasks again until what they met fits into one schema."""
-        results = self._run(job, tasks)
-        for _ in range(_MOST_ROUNDS):
-            schema, again = merged_schema(job.schema, results)
-            if not again:
-                return list(results.values()), schema
-            job = replace(job, schema=schema)
-            results |= self._run(job, {number: tasks[number] for number in again})
-        raise LakeError("the records have fields of changing types: name the types with --schema")
-
     def compact(self) -> int:
         """Merge small files; how many fewer there are."""
         fewer = 0
@@ -306,13 +257,9 @@ class Loader:
             if not groups:
                 break
             job = replace(self._job(), schema=self.ledger.state.schema)
-
-            def work(row: tuple[int, tuple[FileEntry, ...]], job: WriteJob = job) -> StagedFile:
-                return compact_task(job, *row)
-
             try:
                 with self._staged(job):
-                    files = self._rewrite("merging files", job, groups, work)
+                    files = self._driver.compact(job, groups)
             except Stopped:  # the next load will do it
                 break
             removed = tuple(entry.path for group in groups for entry in group)
@@ -327,40 +274,6 @@ class Loader:
             )
             fewer += len(removed) - len(files)
         return fewer
-
-    def _widen(self, job: WriteJob, added: Sequence[StagedFile]) -> tuple[SchemaChange, set[str]]:
-        """Give all files the types that the columns have now, for readers who expect one type;
-        also the columns for which that would round numbers."""
-        change = plan_change(self.ledger.state, job.schema, added)
-        if not change.narrow:
-            return change, set()
-
-        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[Rewritten]:
-            return widen_task(job, *row)
-
-        groups = change.groups(self.options.target_bytes)
-        results = [
-            row for rows in self._rewrite("widening columns", job, groups, work) for row in rows
-        ]
-        inexact = {row.inexact for row in results if row.inexact}
-        return (change, inexact) if inexact else (change.after(results), inexact)
-
-    def _rewrite(
-        self,
-        title: str,
-        job: WriteJob,
-        groups: Sequence[tuple[FileEntry, ...]],
-        work: Callable[[tuple[int, tuple[FileEntry, ...]]], T],
-    ) -> list[T]:
-        """Write files again, into the staging folder; each group is a task."""
-
-        def watch() -> None:
-            self.check_stop()
-            self.ledger.still_alive(job.load)
-            if self._progress is not None:
-                self._progress(Progress(0, 0, 0, 0, 0.0, title))
-
-        return run_tasks(self.spark, f"tidelog load: {title}", list(enumerate(groups)), work, watch)
 
     # -- planning -------------------------------------------------------------------
 
@@ -426,33 +339,6 @@ class Loader:
             self._clock.now_ms(),
             schema,
         )
-
-    # -- the tasks --------------------------------------------------------------------
-
-    def _run(self, job: WriteJob, tasks: Tasks) -> dict[int, TaskResult]:
-        """The result of each task."""
-        if not tasks:
-            return {}
-        for path in job.staging.glob("*.progress"):
-            path.unlink()
-        began = time.monotonic()
-        offsets = sum(len(part) for parts in tasks.values() for part in parts)
-
-        def watch() -> None:
-            self.check_stop()
-            self.ledger.still_alive(job.load)
-            rows, done, problem = read_progress(job.staging)
-            if problem is not None:
-                raise LakeError(problem)
-            if self._progress is not None:
-                seconds = time.monotonic() - began
-                self._progress(Progress(rows, offsets, done, len(tasks), seconds))
-
-        results = run_write_tasks(self.spark, job, tasks, watch)
-        for result in results:
-            if result.error is not None:
-                raise LakeError(result.error)
-        return {result.task: result for result in results}
 
     def _check_errors(self, manifest: Manifest) -> None:
         bad = sum(row.dead + row.skipped for row in manifest.ranges)
