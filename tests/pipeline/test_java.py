@@ -103,7 +103,7 @@ def test_a_java_that_does_not_start_is_none(tmp_path: Path) -> None:
 def test_a_runtime_without_sparks_module_is_wrapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = make(tmp_path / "a place with 'quotes'", "21", 'MODULES="java.base"\n')
+    home = make(tmp_path / "a tp with 'quotes'", "21", 'MODULES="java.base"\n')
     executable = home / "bin" / "java"
     executable.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')
     monkeypatch.setenv("JAVA_HOME", str(home))

@@ -58,7 +58,7 @@ def _plain(kafka: Kafka39, spark: Any) -> None:
     assert len(query.values()) == 30
     with Cluster(kafka.bootstrap) as cluster:
         committed = committed_offsets(cluster, "mine")
-        assert {place: row.offset for place, row in committed.items()} == query.offset.offsets
+        assert {tp: row.offset for tp, row in committed.items()} == query.offset.offsets
         delete_records(cluster, {TopicPartition("plain", 0): 50})
     with pytest.raises(ApiError, match="plain-0: offsets 5 to 49: retention or DeleteRecords"):
         offsets = json.dumps({"plain": {"0": 5, "1": -1, "2": -1}})

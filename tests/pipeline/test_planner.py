@@ -33,13 +33,13 @@ large = st.integers(0, 2**62)
 
 def logs(extents: dict[TopicPartition, tuple[int, int]], topic_id: bytes = OLD) -> Logs:
     return Logs(
-        {place.topic: topic_id for place in extents},
-        {place: Extent(*row) for place, row in extents.items()},
+        {tp.topic: topic_id for tp in extents},
+        {tp: Extent(*row) for tp, row in extents.items()},
     )
 
 
 def at(offsets: dict[TopicPartition, int], topic_id: bytes = OLD) -> StreamOffset:
-    return StreamOffset(offsets, {place.topic: topic_id for place in offsets})
+    return StreamOffset(offsets, {tp.topic: topic_id for tp in offsets})
 
 
 # -- how much -----------------------------------------------------------------------
@@ -47,10 +47,10 @@ def at(offsets: dict[TopicPartition, int], topic_id: bytes = OLD) -> StreamOffse
 
 @st.composite
 def work(draw: st.DrawFn) -> tuple[dict, dict, dict]:
-    places = [TopicPartition("t", i) for i in range(draw(st.integers(1, 8)))]
-    begins = {place: draw(large) for place in places}
-    ends = {place: begins[place] + draw(st.integers(0, 10**9)) for place in places}
-    sizes = {place: draw(st.floats(0.01, 1e7)) for place in places if draw(st.booleans())}
+    tps = [TopicPartition("t", i) for i in range(draw(st.integers(1, 8)))]
+    begins = {tp: draw(large) for tp in tps}
+    ends = {tp: begins[tp] + draw(st.integers(0, 10**9)) for tp in tps}
+    sizes = {tp: draw(st.floats(0.01, 1e7)) for tp in tps if draw(st.booleans())}
     return begins, ends, sizes
 
 
@@ -61,15 +61,15 @@ def test_limits_are_kept_and_nobody_starves(
     begins, ends, sizes = rows
     found = advance(begins, ends, sizes, max_offsets=max_offsets, max_bytes=max_bytes)
     assert found.keys() == ends.keys()
-    for place in ends:
-        assert begins[place] <= found[place] <= ends[place]
-        assert (found[place] > begins[place]) == (ends[place] > begins[place])
-    taken = {place: found[place] - begins[place] for place in ends}
+    for tp in ends:
+        assert begins[tp] <= found[tp] <= ends[tp]
+        assert (found[tp] > begins[tp]) == (ends[tp] > begins[tp])
+    taken = {tp: found[tp] - begins[tp] for tp in ends}
     if max_offsets is not None:
         # More only because each partition takes one offset at least.
         assert sum(n for n in taken.values() if n > 1) <= max_offsets
     if max_bytes is not None:
-        size = sum(n * sizes.get(place, 1024.0) for place, n in taken.items() if n > 1)
+        size = sum(n * sizes.get(tp, 1024.0) for tp, n in taken.items() if n > 1)
         assert size <= max_bytes * 1.001 + 1
     if max_offsets is None and max_bytes is None:
         assert found == ends
@@ -119,7 +119,7 @@ def test_tasks_cover_everything_once_and_keep_the_limits(
     max_records: int | None,
     min_parts: int | None,
 ) -> None:
-    sizes = {row.place: size for row in ranges}
+    sizes = {row.tp: size for row in ranges}
     tasks = cut(ranges, sizes, max_bytes=max_bytes, max_records=max_records, min_parts=min_parts)
     for row in ranges:
         own = [task for task in tasks if task.partition == row.partition]
@@ -137,7 +137,7 @@ def test_tasks_cover_everything_once_and_keep_the_limits(
 
 def test_one_hot_partition_becomes_many_tasks() -> None:
     hot, cold = OffsetRange("t", 0, 0, 1_000_000), OffsetRange("t", 1, 0, 100)
-    tasks = cut([hot, cold], {hot.place: 1024.0, cold.place: 1024.0}, max_bytes=128 << 20)
+    tasks = cut([hot, cold], {hot.tp: 1024.0, cold.tp: 1024.0}, max_bytes=128 << 20)
     assert Counter(task.partition for task in tasks) == {0: 8, 1: 1}
     assert max(map(len, tasks)) == 125_000
 
@@ -258,7 +258,7 @@ def test_whatever_happens_each_record_is_read_once_or_reported(events: list[tupl
         found = follow(offset, now, {"t": True}, from_pattern=False)
         ends = advance(
             found.begins,
-            {place: now.extents[place].end for place in found.begins},
+            {tp: now.extents[tp].end for tp in found.begins},
             {},
             max_offsets=limit,
             max_bytes=None,
@@ -275,7 +275,7 @@ def test_whatever_happens_each_record_is_read_once_or_reported(events: list[tupl
                 read[topic_id, part.partition, row] += 1
         for row in found.lost:
             if row.end is not None:
-                lost.update((topic_id, row.place.partition, i) for i in range(row.start, row.end))
+                lost.update((topic_id, row.tp.partition, i) for i in range(row.start, row.end))
         offset = after
 
     for kind, number, amount in events:

@@ -216,15 +216,15 @@ def test_a_log_that_ends_at_an_open_transaction_was_not_cut(tmp_path: Path) -> N
     """Who read on before, without read_committed, has read what is still there."""
     data = build(some(4, 0), 0, 3, attributes=TRANSACTIONAL, producer_id=11)
     planted = Planted(tmp_path, {0: data})
-    place = TopicPartition(planted.topic, 0)
+    tp = TopicPartition(planted.topic, 0)
     with planted.broker as broker:
         client = options(broker, read_committed=True)
         source = SourceOptions(client, Topics(subscribe=(planted.topic,)))
         with contextlib.closing(Positions(source)) as positions:
             logs = positions.logs()
-            assert logs.extents[place] == Extent(0, 0)
-            assert positions.reaching(logs, {place: 3}).extents[place] == Extent(0, 3)
-            assert positions.reaching(logs, {place: 5}) == logs  # that is cut
+            assert logs.extents[tp] == Extent(0, 0)
+            assert positions.reaching(logs, {tp: 3}).extents[tp] == Extent(0, 3)
+            assert positions.reaching(logs, {tp: 5}) == logs  # that is cut
 
 
 def test_random_logs_from_a_broker(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ def path_without_java(tmp_path: Path) -> str:
     """Everything that the system has, but no java."""
     folder = tmp_path / "tools"
     folder.mkdir()
-    for place in os.defpath.split(os.pathsep):
-        for tool in Path(place).iterdir() if place and Path(place).is_dir() else ():
+    for tp in os.defpath.split(os.pathsep):
+        for tool in Path(tp).iterdir() if tp and Path(tp).is_dir() else ():
             if tool.name != "java" and not (folder / tool.name).exists():
                 (folder / tool.name).symlink_to(tool)
     return str(folder)

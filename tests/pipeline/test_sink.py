@@ -30,9 +30,9 @@ def records(bootstrap: str, topic: str) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "-"})
     result = []
     for partition in consumer.list_topics(topic).topics[topic].partitions:
-        place = TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(place)
-        consumer.assign([place])
+        tp = TopicPartition(topic, partition, 0)
+        _, end = consumer.get_watermark_offsets(tp)
+        consumer.assign([tp])
         count = 0
         while count < end:
             message = consumer.poll(100)

@@ -13,20 +13,20 @@ from tidelog.topic_partition import TopicPartition
 from tidelog.wire.schema import ZERO_UUID
 
 names = st.sampled_from(["clicks", "views", "a.b", "version", "topics"])
-places = st.builds(TopicPartition, names, st.integers(0, 20))
+tps = st.builds(TopicPartition, names, st.integers(0, 20))
 numbers = st.integers(0, 2**63 - 1)
-offsets = st.dictionaries(places, numbers, max_size=12)
-losses = st.builds(Lost, places, numbers, st.none() | numbers, st.text(max_size=5))
+offsets = st.dictionaries(tps, numbers, max_size=12)
+losses = st.builds(Lost, tps, numbers, st.none() | numbers, st.text(max_size=5))
 
 
 @st.composite
 def stream_offsets(draw: st.DrawFn) -> StreamOffset:
     rows = draw(offsets)
-    ids = {place.topic: draw(st.binary(min_size=16, max_size=16)) for place in rows}
+    ids = {tp.topic: draw(st.binary(min_size=16, max_size=16)) for tp in rows}
     began = draw(offsets)
-    unique = draw(st.lists(losses, max_size=3, unique_by=lambda row: (row.place, row.start)))
-    lost = tuple(sorted(unique, key=lambda row: (row.place, row.start)))
-    gone = {place: at for place, at in draw(offsets).items() if place.topic in ids}
+    unique = draw(st.lists(losses, max_size=3, unique_by=lambda row: (row.tp, row.start)))
+    lost = tuple(sorted(unique, key=lambda row: (row.tp, row.start)))
+    gone = {tp: at for tp, at in draw(offsets).items() if tp.topic in ids}
     return StreamOffset(rows, ids, began, lost, draw(st.booleans()), gone)
 
 
@@ -92,7 +92,7 @@ def test_ids_that_are_not_known_tell_nothing() -> None:
 
 
 def test_what_was_lost_in_words() -> None:
-    place = TopicPartition("t", 0)
-    assert str(Lost(place, 3, 9, "gone")) == "t-0: offsets 3 to 8: gone"
-    assert str(Lost(place, 3, 4, "gone")) == "t-0: offset 3: gone"
-    assert str(Lost(place, 3, None, "gone")) == "t-0: everything from offset 3 on: gone"
+    tp = TopicPartition("t", 0)
+    assert str(Lost(tp, 3, 9, "gone")) == "t-0: offsets 3 to 8: gone"
+    assert str(Lost(tp, 3, 4, "gone")) == "t-0: offset 3: gone"
+    assert str(Lost(tp, 3, None, "gone")) == "t-0: everything from offset 3 on: gone"

@@ -309,7 +309,7 @@ def test_topics_of_a_pattern_are_found_while_the_query_runs(
     make_topic(broker.bootstrap, f"other-{topic[:20]}")
     write(0, 4, name=f"{topic}-two")
     assert query.values() == numbered(0, 4)
-    assert {place.topic for place in query.offset.offsets} == {f"{topic}-one", f"{topic}-two"}
+    assert {tp.topic for tp in query.offset.offsets} == {f"{topic}-one", f"{topic}-two"}
 
 
 def test_a_topic_that_was_made_again_is_recognised(
@@ -427,7 +427,7 @@ def test_a_topic_that_the_user_leaves_out_is_not_lost(broker: LocalBroker, topic
     query.options["subscribe"] = names[1]
     query.start()
     assert query.values() == []
-    assert {place.topic for place in query.offset.offsets} == {names[1]}
+    assert {tp.topic for tp in query.offset.offsets} == {names[1]}
 
 
 def test_holes_of_compaction_are_not_loss(topic: str) -> None:
@@ -605,14 +605,14 @@ def test_sizes_are_sampled_where_log_directories_are_not_shown(
 ) -> None:
     fill(broker.bootstrap, topic, [bytes(5_000)] * 200, compression__type="none")
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     found = []
     for known in (True, False):
         with contextlib.closing(Positions(SourceOptions.parse(options))) as positions:
             logs = positions.logs()
             # Whoever knows no leader can ask nobody for the size of the log.
             logs = Logs(logs.ids, logs.extents, logs.leaders if known else {})
-            found.append(positions.sizes(logs, {place: 0})[place])
+            found.append(positions.sizes(logs, {tp: 0})[tp])
     on_disk, sampled = found
     assert 5000 < on_disk < 5200 and 5000 < sampled < 5200
 

@@ -266,7 +266,7 @@ class Decoder:
         offset = int.from_bytes(view[at : at + 8], "big", signed=True)
         return ApiError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"{self._part.place}: the message at offset {offset} has the old format of magic "
+            f"{self._part.tp}: the message at offset {offset} has the old format of magic "
             f"{view[at + 16]}; only magic 2 (Kafka 0.11 or newer) can be read",
         )
 
@@ -402,10 +402,10 @@ class _ColumnBuffers:
                 array[0] = 0
             elif name.endswith("_bits"):
                 array[:] = 255  # nothing is null so far
-        floor, *place = self._state[[kernel.FLOOR, *range(kernel.FLOOR)]].tolist()
+        floor, *tp = self._state[[kernel.FLOOR, *range(kernel.FLOOR)]].tolist()
         self._state[:] = 0
         self._state[kernel.FLOOR] = floor
-        self._state[: kernel.FLOOR] = place
+        self._state[: kernel.FLOOR] = tp
 
     # -- handing out ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ class Unreadable(ApiError):
     def __init__(self, lost: OffsetRange, reason: str) -> None:
         self.lost = lost
         self.reason = reason
-        super().__init__(self.code_of_kind, f"{lost.place}: {_offsets(lost)}: {reason}")
+        super().__init__(self.code_of_kind, f"{lost.tp}: {_offsets(lost)}: {reason}")
 
     @property
     def topic(self) -> str:

@@ -40,17 +40,17 @@ class OffsetFormatError(ValueError):
 class Lost:
     """Offsets that could not be read; without an end: everything from ``start`` on."""
 
-    place: TopicPartition
+    tp: TopicPartition
     start: int
     end: int | None
     reason: str
 
     def __str__(self) -> str:
         if self.end is None:
-            return f"{self.place}: everything from offset {self.start} on: {self.reason}"
+            return f"{self.tp}: everything from offset {self.start} on: {self.reason}"
         if self.end == self.start + 1:
-            return f"{self.place}: offset {self.start}: {self.reason}"
-        return f"{self.place}: offsets {self.start} to {self.end - 1}: {self.reason}"
+            return f"{self.tp}: offset {self.start}: {self.reason}"
+        return f"{self.tp}: offsets {self.start} to {self.end - 1}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class StreamOffset:
         if self.lost:
             result["lost"] = [
                 {
-                    "topic": row.place.topic,
-                    "partition": row.place.partition,
+                    "topic": row.tp.topic,
+                    "partition": row.tp.partition,
                     "from": row.start,
                     "until": row.end,
                     "reason": row.reason,
                 }
-                for row in sorted(self.lost, key=lambda row: (row.place, row.start))
+                for row in sorted(self.lost, key=lambda row: (row.tp, row.start))
             ]
         if self.initial:
             result["initial"] = True
@@ -155,8 +155,8 @@ def same_topic(one: bytes, other: bytes) -> bool:
 
 def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     result: dict[str, dict[str, int]] = {}
-    for place in sorted(offsets):
-        result.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    for tp in sorted(offsets):
+        result.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
     return result
 
 

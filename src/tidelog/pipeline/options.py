@@ -329,10 +329,10 @@ class SourceOptions:
                 continue
             if where.position == wrong:
                 raise OptionError(f"{where.option}={name}: {nothing}; name another offset")
-            for place, position in (where.each or {}).items():
+            for tp, position in (where.each or {}).items():
                 if position == wrong:
                     raise OptionError(
-                        f"{where.option} says {name} for {place}: {nothing}; name another offset"
+                        f"{where.option} says {name} for {tp}: {nothing}; name another offset"
                     )
         if self.starting is not None and self.ending is not None:
             check_pairs(self.starting, self.ending)

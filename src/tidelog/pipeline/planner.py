@@ -39,7 +39,7 @@ class Logs:
     leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def ends(self) -> dict[TopicPartition, int]:
-        return {place: log.end for place, log in self.extents.items()}
+        return {tp: log.end for tp, log in self.extents.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +66,35 @@ def follow(
     begins: dict[TopicPartition, int] = {}
     began: dict[TopicPartition, int] = {}
     lost: list[Lost] = []
-    known_topics = {place.topic for place in (*start.offsets, *start.gone)}
-    for place, log in sorted(logs.extents.items()):
-        position = start.offsets.get(place)
-        same = same_topic(start.id_of(place.topic), logs.ids.get(place.topic, ZERO_UUID))
-        if same and place in start.gone:
-            position = start.gone[place]
-            began[place] = min(max(position, log.start), log.end)
+    known_topics = {tp.topic for tp in (*start.offsets, *start.gone)}
+    for tp, log in sorted(logs.extents.items()):
+        position = start.offsets.get(tp)
+        same = same_topic(start.id_of(tp.topic), logs.ids.get(tp.topic, ZERO_UUID))
+        if same and tp in start.gone:
+            position = start.gone[tp]
+            began[tp] = min(max(position, log.start), log.end)
         if position is not None and same:
-            begins[place] = min(max(position, log.start), log.end)
+            begins[tp] = min(max(position, log.start), log.end)
             if position < log.start:
-                lost.append(Lost(place, position, log.start, DELETED))
+                lost.append(Lost(tp, position, log.start, DELETED))
             elif position > log.end:
-                lost.append(Lost(place, log.end, position, TRUNCATED))
+                lost.append(Lost(tp, log.end, position, TRUNCATED))
             continue
         if position is not None:
-            lost.append(Lost(place, position, None, TOPIC_REPLACED))
-        begins[place] = began[place] = log.start
-        if log.start > 0 and (place.topic in known_topics or from_pattern):
-            lost.append(Lost(place, 0, log.start, DELETED))
+            lost.append(Lost(tp, position, None, TOPIC_REPLACED))
+        begins[tp] = began[tp] = log.start
+        if log.start > 0 and (tp.topic in known_topics or from_pattern):
+            lost.append(Lost(tp, 0, log.start, DELETED))
     gone: dict[TopicPartition, int] = {}
-    for place, position in sorted({**start.gone, **start.offsets}.items()):
-        if place in logs.extents or not wanted.get(place.topic, False):
+    for tp, position in sorted({**start.gone, **start.offsets}.items()):
+        if tp in logs.extents or not wanted.get(tp.topic, False):
             continue
-        same = same_topic(start.id_of(place.topic), logs.ids.get(place.topic, ZERO_UUID))
-        replaced = place.topic in logs.ids and not same
-        if place in start.offsets:
-            lost.append(Lost(place, position, None, TOPIC_REPLACED if replaced else TOPIC_GONE))
-        if not replaced and start.id_of(place.topic) != ZERO_UUID:
-            gone[place] = position  # without an id it might be another topic of that name
+        same = same_topic(start.id_of(tp.topic), logs.ids.get(tp.topic, ZERO_UUID))
+        replaced = tp.topic in logs.ids and not same
+        if tp in start.offsets:
+            lost.append(Lost(tp, position, None, TOPIC_REPLACED if replaced else TOPIC_GONE))
+        if not replaced and start.id_of(tp.topic) != ZERO_UUID:
+            gone[tp] = position  # without an id it might be another topic of that name
     return Continuation(begins, began, tuple(lost), gone)
 
 
@@ -108,27 +108,26 @@ def advance(
 
     No partition starves: each that has something advances by one offset at least.
     """
-    counts = {place: max(0, end - begins[place]) for place, end in ends.items()}
+    counts = {tp: max(0, end - begins[tp]) for tp, end in ends.items()}
     offsets = sum(counts.values())
-    total = round(sum(count * _size(sizes, place) for place, count in counts.items()))
+    total = round(sum(count * _size(sizes, tp) for tp, count in counts.items()))
     # The smaller one of the two parts, as a fraction, so that large numbers stay exact.
     above, below = 1, 1
     for limit, sum_ in ((max_offsets, offsets), (max_bytes, total)):
         if limit is not None and limit * below < above * sum_:
             above, below = limit, sum_
     return {
-        place: begins[place] + (count and max(1, count * above // below))
-        for place, count in counts.items()
+        tp: begins[tp] + (count and max(1, count * above // below)) for tp, count in counts.items()
     }
 
 
 def enough(begins: Offsets, ends: Offsets, least: int) -> bool:
     """Whether there are at least so many offsets."""
-    return sum(max(0, end - begins[place]) for place, end in ends.items()) >= least
+    return sum(max(0, end - begins[tp]) for tp, end in ends.items()) >= least
 
 
-def _size(sizes: Sizes, place: TopicPartition) -> float:
-    return sizes.get(place, DEFAULT_BYTES_PER_OFFSET)
+def _size(sizes: Sizes, tp: TopicPartition) -> float:
+    return sizes.get(tp, DEFAULT_BYTES_PER_OFFSET)
 
 
 # -- ranges ---------------------------------------------------------------------
@@ -139,14 +138,14 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
     after_loss: dict[TopicPartition, int] = {}
     for lost in end.lost:
         if lost.end is not None and lost.reason == DELETED:
-            after_loss[lost.place] = max(lost.end, after_loss.get(lost.place, 0))
+            after_loss[lost.tp] = max(lost.end, after_loss.get(lost.tp, 0))
     result = []
-    for place in sorted(end.offsets):
-        begin = end.began.get(place, start.offsets.get(place, 0))
-        begin = max(begin, after_loss.get(place, 0))
-        if begin < end.offsets[place]:
-            topic_id = end.id_of(place.topic)
-            result.append(OffsetRange(*place, begin, end.offsets[place], topic_id))
+    for tp in sorted(end.offsets):
+        begin = end.began.get(tp, start.offsets.get(tp, 0))
+        begin = max(begin, after_loss.get(tp, 0))
+        if begin < end.offsets[tp]:
+            topic_id = end.id_of(tp.topic)
+            result.append(OffsetRange(*tp, begin, end.offsets[tp], topic_id))
     return result
 
 
@@ -163,10 +162,10 @@ def cut(
     Whatever is still too few is made more by cutting the largest piece again.
     """
     rows = [row for row in ranges if len(row)]
-    counts = [_parts(row, _size(sizes, row.place), max_bytes, max_records) for row in rows]
+    counts = [_parts(row, _size(sizes, row.tp), max_bytes, max_records) for row in rows]
     missing = (min_parts or 0) - sum(counts)
     heap = [
-        (-len(row) * _size(sizes, row.place) / count, i)
+        (-len(row) * _size(sizes, row.tp) / count, i)
         for i, (row, count) in enumerate(zip(rows, counts, strict=True))
         if count < len(row)
     ]
@@ -176,7 +175,7 @@ def cut(
         counts[i] += 1
         missing -= 1
         if counts[i] < len(rows[i]):
-            size = len(rows[i]) * _size(sizes, rows[i].place)
+            size = len(rows[i]) * _size(sizes, rows[i].tp)
             heapq.heappush(heap, (-size / counts[i], i))
     return [
         row.between(row.start + len(row) * i // count, row.start + len(row) * (i + 1) // count)

@@ -103,12 +103,12 @@ class Positions:
         }
         assigned = self._options.topics.assign
         if assigned:
-            for place in sorted(assigned - leaders.keys()):
+            for tp in sorted(assigned - leaders.keys()):
                 if not missing_allowed:
-                    topics[place.topic].leader_of(
-                        place.partition
+                    topics[tp.topic].leader_of(
+                        tp.partition
                     )  # raises, with the partitions that are there
-            leaders = {place: row for place, row in leaders.items() if place in assigned}
+            leaders = {tp: row for tp, row in leaders.items() if tp in assigned}
         read_committed = self._options.client.read_committed
         found = extents(self._cluster, leaders, read_committed=read_committed)
         return Logs({name: topic.topic_id for name, topic in topics.items()}, found, leaders)
@@ -149,8 +149,8 @@ class Positions:
             return logs
         rows = dict.fromkeys(known, LATEST)
         ends = self.retried(lambda: list_offsets(self._cluster, rows))
-        there = {place: at for place, at in known.items() if at <= (ends[place] or 0)}
-        longer = {place: Extent(logs.extents[place].start, at) for place, at in there.items()}
+        there = {tp: at for tp, at in known.items() if at <= (ends[tp] or 0)}
+        longer = {tp: Extent(logs.extents[tp].start, at) for tp, at in there.items()}
         return Logs(logs.ids, {**logs.extents, **longer}, logs.leaders)
 
     # -- named offsets ----------------------------------------------------------
@@ -171,8 +171,8 @@ class Positions:
             raise _other_partitions(where, logs)
         now_ms = self._clock.now_ms()
         times = {
-            place: time_ms
-            for place, position in each.items()
+            tp: time_ms
+            for tp, position in each.items()
             if (time_ms := position.time_ms(now_ms)) is not None
         }
         by_time: Mapping[TopicPartition, int | None] = {}
@@ -182,15 +182,15 @@ class Positions:
                 lambda: list_offsets(self._cluster, times, read_committed=committed)
             )
         if where.no_record is NoRecord.ERROR:
-            for place, time_ms in times.items():
-                if by_time.get(place) is None:
+            for tp, time_ms in times.items():
+                if by_time.get(tp) is None:
                     raise OptionError(
-                        f"{where.option}: {place} has no record at or after {time_ms}; name an "
+                        f"{where.option}: {tp} has no record at or after {time_ms}; name an "
                         "earlier time, or set startingOffsetsByTimestampStrategy to latest"
                     )
         return {
-            place: resolve(position, logs.extents[place], by_time.get(place))
-            for place, position in each.items()
+            tp: resolve(position, logs.extents[tp], by_time.get(tp))
+            for tp, position in each.items()
         }
 
     def _committed(self, logs: Logs) -> dict[TopicPartition, int]:
@@ -198,9 +198,9 @@ class Positions:
         group_id = self._options.client.group_id or ""
         found = self.retried(lambda: committed_offsets(self._cluster, group_id))
         result = {}
-        for place, log in logs.extents.items():
-            committed = found.get(place)
-            result[place] = log.start if committed is None else committed.offset
+        for tp, log in logs.extents.items():
+            committed = found.get(tp)
+            result[tp] = log.start if committed is None else committed.offset
         without = sorted(result.keys() - found.keys())
         if without:
             _log.warning(
@@ -231,28 +231,24 @@ class Positions:
             self._sizes.clear()
             self._sizes_at = now
         unknown = [
-            place
-            for place in begins
-            if place not in self._sizes and place in logs.extents and _count(logs, place)
+            tp for tp in begins if tp not in self._sizes and tp in logs.extents and _count(logs, tp)
         ]
         if unknown:
             found = self._sizes_on_disk(logs, unknown)
             left = {
-                place: begins[place]
-                for place in unknown
-                if place not in found and begins[place] < logs.extents[place].end
+                tp: begins[tp]
+                for tp in unknown
+                if tp not in found and begins[tp] < logs.extents[tp].end
             }
             if left:
                 found |= self._sampled(left, logs)
             self._sizes.update(found)
         return self._sizes
 
-    def _sizes_on_disk(
-        self, logs: Logs, places: list[TopicPartition]
-    ) -> dict[TopicPartition, float]:
-        leaders = {logs.leaders[place] for place in places if logs.leaders.get(place, -1) >= 0}
+    def _sizes_on_disk(self, logs: Logs, tps: list[TopicPartition]) -> dict[TopicPartition, float]:
+        leaders = {logs.leaders[tp] for tp in tps if logs.leaders.get(tp, -1) >= 0}
         try:
-            rows = log_sizes(self._cluster, places, leaders)
+            rows = log_sizes(self._cluster, tps, leaders)
         except ApiError as error:  # often not allowed: it needs a right on the whole cluster
             _log.info("no sizes from DescribeLogDirs: %s", error)
             return {}
@@ -267,15 +263,15 @@ class Positions:
     ) -> dict[TopicPartition, float]:
         """The size of some records where reading begins, in the partitions that have most to
         read; what is typical of these is taken for the others."""
-        largest = sorted(begins, key=lambda place: begins[place] - logs.extents[place].end)
+        largest = sorted(begins, key=lambda tp: begins[tp] - logs.extents[tp].end)
         found: dict[TopicPartition, float] = {}
         fetcher = Fetcher(
             self._cluster, max_wait_ms=0, partition_max_bytes=_SAMPLE_BYTES, clock=self._clock
         )
         deadline = self._clock.monotonic() + _SAMPLE_SECONDS
         try:
-            for place in largest[:_SAMPLE_PARTITIONS]:
-                fetcher.assign(place, begins[place])
+            for tp in largest[:_SAMPLE_PARTITIONS]:
+                fetcher.assign(tp, begins[tp])
             while fetcher.positions and self._clock.monotonic() < deadline:
                 for part in fetcher.poll(1.0):
                     if part.batches and part.batches[0][16] == MAGIC:
@@ -292,8 +288,8 @@ class Positions:
         return dict.fromkeys(begins, typical) | found
 
 
-def _count(logs: Logs, place: TopicPartition) -> int:
-    log = logs.extents[place]
+def _count(logs: Logs, tp: TopicPartition) -> int:
+    log = logs.extents[tp]
     return log.end - log.start
 
 

@@ -28,14 +28,14 @@ class OffsetRange:
     topic_id: bytes = ZERO_UUID
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
 
     def __str__(self) -> str:
-        return f"{self.place}[{self.start}:{self.end}]"
+        return f"{self.tp}[{self.start}:{self.end}]"
 
     def between(self, start: int, end: int) -> OffsetRange:
         """The same partition, other offsets."""

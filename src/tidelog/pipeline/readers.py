@@ -39,7 +39,7 @@ class Reader:
         self, positions: Positions, ranges: Sequence[OffsetRange], logs: Logs
     ) -> list[InputPartition]:
         """Cut into tasks."""
-        begins = {row.place: row.start for row in ranges}
+        begins = {row.tp: row.start for row in ranges}
         tasks = cut(
             ranges,
             positions.sizes(logs, begins),
@@ -116,20 +116,20 @@ class BatchReader(Reader, DataSourceReader):
     ) -> list[OffsetRange]:
         lost: list[Lost] = []
         result = []
-        for place, log in sorted(logs.extents.items()):
-            start, end = starts[place], ends[place]
+        for tp, log in sorted(logs.extents.items()):
+            start, end = starts[tp], ends[tp]
             if start > end:
                 raise OptionError(
-                    f"the batch would begin at offset {start} of {place} and end at {end}: "
+                    f"the batch would begin at offset {start} of {tp} and end at {end}: "
                     "check the starting and ending offsets"
                 )
             if start < min(log.start, end):
-                lost.append(Lost(place, start, min(log.start, end), DELETED))
+                lost.append(Lost(tp, start, min(log.start, end), DELETED))
             if end > max(log.end, start):
-                lost.append(Lost(place, max(log.end, start), end, BEYOND))
+                lost.append(Lost(tp, max(log.end, start), end, BEYOND))
             start, end = max(start, log.start), min(end, log.end)
             if start < end:
-                result.append(OffsetRange(*place, start, end, logs.ids[place.topic]))
+                result.append(OffsetRange(*tp, start, end, logs.ids[tp.topic]))
         self.lose(lost)
         return result
 

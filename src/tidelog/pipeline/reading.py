@@ -169,13 +169,13 @@ class _Reader:
 
     def _connect(self) -> BrokerConnection | None:
         """To the leader, if the topic is still the one that was planned."""
-        place = self._part.place
-        topic = self._cluster.metadata([place.topic]).topics.get(place.topic)
+        tp = self._part.tp
+        topic = self._cluster.metadata([tp.topic]).topics.get(tp.topic)
         if topic is None or topic.error in TOPIC_GONE:
             self._gone("the topic was deleted")
             return None
         if topic.error and topic.error not in _PASSING:
-            raise error_of(topic.error, None, f"topic {place.topic!r}")
+            raise error_of(topic.error, None, f"topic {tp.topic!r}")
         if topic.topic_id not in (ZERO_UUID, self._topic_id):  # old brokers have none
             if self._topic_id != ZERO_UUID:
                 self._lose(self._end, "the topic was deleted and made again since it was planned")
@@ -183,13 +183,13 @@ class _Reader:
             self._topic_id = topic.topic_id
         leader = NO_LEADER
         if not topic.error:
-            if place.partition not in [view.index for view in topic.partitions]:
-                self._gone(f"the topic has no partition {place.partition} now")
+            if tp.partition not in [view.index for view in topic.partitions]:
+                self._gone(f"the topic has no partition {tp.partition} now")
                 return None
-            leader = topic.leader_of(place.partition)
+            leader = topic.leader_of(tp.partition)
         self._gone_since = None
         if leader == NO_LEADER:
-            self._try_again(error_of(ErrorCode.LEADER_NOT_AVAILABLE, None, str(place)))
+            self._try_again(error_of(ErrorCode.LEADER_NOT_AVAILABLE, None, str(tp)))
             return None
         try:
             connection = self._cluster.open(leader)
@@ -203,13 +203,13 @@ class _Reader:
 
     def _send(self, offset: int) -> None:
         assert self._connection is not None
-        place = self._part.place
+        tp = self._part.tp
         topic = FetchTopic(
-            topic=place.topic,
+            topic=tp.topic,
             topic_id=self._topic_id,
             partitions=[
                 FetchPartition(
-                    partition=place.partition,
+                    partition=tp.partition,
                     fetch_offset=offset,
                     partition_max_bytes=self._fetch_bytes,
                 )
@@ -291,7 +291,7 @@ class _Reader:
         if committed and data.high_watermark >= self._end:
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._part.place}@{self._position}: a transaction is still open after "
+                f"{self._part.tp}@{self._position}: a transaction is still open after "
                 f"{self._patience:g} seconds",
             )
         self._ask_whether_committed()
@@ -303,15 +303,15 @@ class _Reader:
         A new leader that too few replicas follow (min.insync.replicas) may not know how much
         is committed, and keeps back the last records that the old one has acknowledged.
         """
-        place = self._part.place
+        tp = self._part.tp
         try:
-            list_offsets(self._cluster, {place: LATEST})
+            list_offsets(self._cluster, {tp: LATEST})
         except ApiError as error:
             if error.code != ErrorCode.OFFSET_NOT_AVAILABLE:
                 raise
             raise ApiError(
                 error.code,
-                f"{place}@{self._position}: the leader keeps back what may not be committed, "
+                f"{tp}@{self._position}: the leader keeps back what may not be committed, "
                 f"since {self._patience:g} seconds: see that min.insync.replicas of its "
                 "replicas are there, then read again",
             ) from error
@@ -322,9 +322,9 @@ class _Reader:
         Kafka (DelayedRemoteFetch) answers without records and without an error if they do not
         come in time, exactly as if there were none.
         """
-        place = self._part.place
+        tp = self._part.tp
         try:
-            local = list_offsets(self._cluster, {place: EARLIEST_LOCAL})[place]
+            local = list_offsets(self._cluster, {tp: EARLIEST_LOCAL})[tp]
         except ApiError as error:
             if error.code not in _PASSING and not isinstance(error, BrokerUnreachable):
                 return False  # it does not know the question, and has no such storage
@@ -335,7 +335,7 @@ class _Reader:
         if not self._is_patient():
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._part.place}@{self._position}: the records are in the broker's remote "
+                f"{self._part.tp}@{self._position}: the records are in the broker's remote "
                 f"storage, and none came in {self._patience:g} seconds",
             )
         self._empty = 0
@@ -346,7 +346,7 @@ class _Reader:
 
     def _fail(self, number: int) -> None:
         """An answer that is an error."""
-        error = error_of(number, None, f"{self._part.place}@{self._position}")
+        error = error_of(number, None, f"{self._part.tp}@{self._position}")
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(error)
         elif error.code in _PASSING or error.code in TOPIC_GONE:
@@ -355,9 +355,9 @@ class _Reader:
             raise error
 
     def _out_of_range(self, error: ApiError) -> None:
-        place = self._part.place
+        tp = self._part.tp
         try:
-            log = extents(self._cluster, [place])[place]
+            log = extents(self._cluster, [tp])[tp]
         except ApiError as problem:
             if problem.code not in _PASSING and problem.code not in TOPIC_GONE:
                 raise
@@ -404,7 +404,7 @@ class _Reader:
         if not self._is_patient():
             raise ApiError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{self._part.place}@{self._position}: a quota of the broker let nothing through "
+                f"{self._part.tp}@{self._position}: a quota of the broker let nothing through "
                 f"for {self._patience:g} seconds",
             )
         self._wait()
@@ -419,9 +419,9 @@ class _Reader:
         """Look for the leader again after a pause, unless that has gone on for too long."""
         self._disconnect()
         if not self._is_patient():
-            place = f"{self._part.place}@{self._position}"
-            message = str(error).removeprefix(f"{place}: ")
-            message = f"{place}: {message}; gave up after {self._patience:g} seconds"
+            tp = f"{self._part.tp}@{self._position}"
+            message = str(error).removeprefix(f"{tp}: ")
+            message = f"{tp}: {message}; gave up after {self._patience:g} seconds"
             if isinstance(error, BrokerUnreachable):
                 raise BrokerUnreachable(message) from error
             raise ApiError(error.code, message) from error

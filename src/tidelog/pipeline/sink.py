@@ -198,8 +198,8 @@ class _Producing:
         if error is not None:
             self._failed += 1
             if len(self._failures) < 10:
-                place = message.topic() or "", _number(message.partition())
-                self._failures.append((*place, error))
+                tp = message.topic() or "", _number(message.partition())
+                self._failures.append((*tp, error))
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, _ROWS):
@@ -276,11 +276,10 @@ class _Producing:
         if not self._failures:
             return
         topic, partition, error = self._failures[0]
-        place = f"{topic}-{partition}" if partition >= 0 else str(topic)
+        tp = f"{topic}-{partition}" if partition >= 0 else str(topic)
         self.abandon()
         raise DeliveryFailed(
-            f"{plural(self._failed, 'record')} not delivered, the first to {place}: "
-            f"{_reason(error)}"
+            f"{plural(self._failed, 'record')} not delivered, the first to {tp}: {_reason(error)}"
         )
 
     def finish(self) -> None:

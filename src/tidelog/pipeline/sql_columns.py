@@ -125,28 +125,28 @@ def _sample(
 ) -> list[OffsetRange]:
     with client.cluster() as cluster:
         view = cluster.topics([table.topic])[table.topic]
-        places = [TopicPartition(table.topic, part.index) for part in view.partitions]
-        logs = extents(cluster, places)
+        tps = [TopicPartition(table.topic, part.index) for part in view.partitions]
+        logs = extents(cluster, tps)
         now = SystemClock().now_ms()
         starts = resolve_all(cluster, start, logs, now)
         ends = resolve_all(cluster, until, logs, now)
     spans = {}
-    for place, log in logs.items():
-        span = Extent(max(starts[place], log.start), min(ends[place], log.end))
+    for tp, log in logs.items():
+        span = Extent(max(starts[tp], log.start), min(ends[tp], log.end))
         if span.start < span.end:
-            spans[place] = span
+            spans[tp] = span
     table.there = sum(span.end - span.start for span in spans.values())
-    chosen = sorted(spans, key=lambda place: spans[place].start - spans[place].end)
+    chosen = sorted(spans, key=lambda tp: spans[tp].start - spans[tp].end)
     if sample is not None:
         chosen = chosen[:_SAMPLE_PARTITIONS]
         each = max(1, sample // (2 * max(1, len(chosen))))
     ranges = []
-    for place in chosen:
-        first, last = spans[place]
+    for tp in chosen:
+        first, last = spans[tp]
         cuts = [(first, last)]
         if sample is not None and last - first > 2 * each:
             cuts = [(first, first + each), (last - each, last)]
-        ranges += [OffsetRange(*place, *cut, view.topic_id) for cut in cuts]
+        ranges += [OffsetRange(*tp, *cut, view.topic_id) for cut in cuts]
     table.whole = sum(map(len, ranges)) == table.there
     return ranges
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.client.cluster import no_topic
-from tidelog.java import NotInstalled
+from tidelog.java import NotInstalled, spark_extra
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -68,7 +68,7 @@ def _parsed(text: str) -> Expr | None:
 def check(text: str, topics: Collection[str]) -> None:
     """Raise what is wrong with a query, as far as that is certain without Spark."""
     if importlib.util.find_spec("sqlglot") is None:
-        raise NotInstalled('this needs sqlglot and PySpark: pip install "tidelog[spark]"')
+        raise NotInstalled(f"this needs sqlglot and PySpark: {spark_extra()}")
     from sqlglot.errors import SqlglotError
 
     try:

@@ -72,10 +72,10 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             logs = self.positions.logs()
             starts = self.positions.resolve(self.options.starting, END, logs)
             beyond = []
-            for place, log in logs.extents.items():
-                if starts[place] > log.end:
-                    beyond.append(Lost(place, log.end, starts[place], BEYOND))
-                    starts[place] = log.end
+            for tp, log in logs.extents.items():
+                if starts[tp] > log.end:
+                    beyond.append(Lost(tp, log.end, starts[tp], BEYOND))
+                    starts[tp] = log.end
             self.lose(beyond)
             self._initial = StreamOffset(starts, logs.ids, initial=True).to_json()
         return self._initial
@@ -104,13 +104,13 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             logs = _up_to(logs, self._target)
         topics = self.options.topics
         known = (*before.offsets, *before.gone)
-        wanted = {place.topic: topics.wants(place.topic) for place in known}
+        wanted = {tp.topic: topics.wants(tp.topic) for tp in known}
         found = follow(before, logs, wanted, from_pattern=bool(topics.pattern))
         self.lose(found.lost)
-        ends = {place: max(begin, logs.extents[place].end) for place, begin in found.begins.items()}
+        ends = {tp: max(begin, logs.extents[tp].end) for tp, begin in found.begins.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(found.begins, ends, logs)
-        used = {place.topic for place in (*ends, *found.gone)}
+        used = {tp.topic for tp in (*ends, *found.gone)}
         after = StreamOffset(
             ends,
             {topic: logs.ids.get(topic, before.id_of(topic)) for topic in sorted(used)},
@@ -136,14 +136,12 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             logs = self.positions.logs(missing_allowed=True)
             shrunk = {}
             gone = False
-            for place, offset in before.offsets.items():
-                log = logs.extents.get(place)
+            for tp, offset in before.offsets.items():
+                log = logs.extents.get(tp)
                 if log is None:
-                    gone = gone or self.options.topics.wants(place.topic)
-                elif offset > log.end and same_topic(
-                    before.id_of(place.topic), logs.ids[place.topic]
-                ):
-                    shrunk[place] = offset
+                    gone = gone or self.options.topics.wants(tp.topic)
+                elif offset > log.end and same_topic(before.id_of(tp.topic), logs.ids[tp.topic]):
+                    shrunk[tp] = offset
             if not shrunk and not gone:
                 break
         return self.positions.reaching(logs, shrunk)
@@ -196,9 +194,9 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if now - self._committed_at > _RECOMMIT_SECONDS:
             self._committed, self._committed_at = {}, now
         changed = {
-            place: offset
-            for place, offset in finished.offsets.items()
-            if self._committed.get(place) != offset
+            tp: offset
+            for tp, offset in finished.offsets.items()
+            if self._committed.get(tp) != offset
         }
         if changed and self.options.client.group_id is not None:
             self.positions.commit(changed)
@@ -215,9 +213,9 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _up_to(logs: Logs, target: Logs) -> Logs:
     """The logs as if nothing had been written, made or made again since."""
     extents = {}
-    for place, then in target.extents.items():
-        now = logs.extents.get(place)
-        if now is not None and same_topic(logs.ids[place.topic], target.ids[place.topic]):
-            extents[place] = Extent(now.start, max(now.start, min(now.end, then.end)))
-    ids = {place.topic: logs.ids[place.topic] for place in extents}
+    for tp, then in target.extents.items():
+        now = logs.extents.get(tp)
+        if now is not None and same_topic(logs.ids[tp.topic], target.ids[tp.topic]):
+            extents[tp] = Extent(now.start, max(now.start, min(now.end, then.end)))
+    ids = {tp.topic: logs.ids[tp.topic] for tp in extents}
     return Logs(ids, extents, logs.leaders)

@@ -85,14 +85,14 @@ def parse_topics(found: Given) -> Topics:
             raise OptionError(message) from None
         return Topics(pattern=text)
     rows = _json(name, text, '{"topicA":[0,1],"topicB":[0]}')
-    places = set()
+    tps = set()
     for topic, numbers in rows.items():
         if not isinstance(numbers, list) or not all(_is_partition(row) for row in numbers):
             raise _json_error(name, text, '{"topicA":[0,1],"topicB":[0]}')
-        places |= {TopicPartition(topic, number) for number in numbers}
-    if not places:
+        tps |= {TopicPartition(topic, number) for number in numbers}
+    if not tps:
         raise OptionError('assign is empty: write partitions, for example {"topic":[0,1]}')
-    return Topics(assign=frozenset(places))
+    return Topics(assign=frozenset(tps))
 
 
 def parse_where(found: Given, end: str) -> Where | None:
@@ -206,14 +206,14 @@ def check_pairs(starting: Where, ending: Where) -> None:
             f"{starting.option} and {ending.option} must name the same partitions: {odd} is "
             "only in one of them"
         )
-    for place, first in starting.each.items():
-        last = ending.each[place]
+    for tp, first in starting.each.items():
+        last = ending.each[tp]
         comparable = first.kind is last.kind and first.kind in (
             PositionKind.ABSOLUTE,
             PositionKind.TIME,
         )
         if comparable and first.value > last.value:
             raise OptionError(
-                f"{starting.option} is {first.value} for {place}, after {ending.option} "
+                f"{starting.option} is {first.value} for {tp}, after {ending.option} "
                 f"{last.value}: write the smaller one first"
             )

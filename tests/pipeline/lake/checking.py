@@ -24,10 +24,10 @@ def check(lake: Path, bootstrap: str, topic: str) -> int:
         count = len(cluster.topics([topic])[topic].partitions)
         logs = extents(cluster, [TopicPartition(topic, i) for i in range(count)])
         records = {
-            (place.partition, record.offset): bytes(record.value)
-            for place, log in logs.items()
+            (tp.partition, record.offset): bytes(record.value)
+            for tp, log in logs.items()
             if log.end > log.start
-            for record in read_records(cluster, place, log)
+            for record in read_records(cluster, tp, log)
         }
     rows: dict[tuple[int, int], bytes] = {}
     visible = [path for path in lake.rglob("*.parquet") if "_tidelog" not in path.parts]

@@ -209,8 +209,8 @@ def test_holes_of_compaction(topic: str, lake: Path, spark: Any) -> None:
 
         def remaining() -> int:
             with Cluster(broker.bootstrap) as cluster:
-                place = TopicPartition(topic, 0)
-                return len(list(read_records(cluster, place, extents(cluster, [place])[place])))
+                tp = TopicPartition(topic, 0)
+                return len(list(read_records(cluster, tp, extents(cluster, [tp])[tp])))
 
         until(lambda: remaining() < 1000, "compaction")
         report = tidelog.pipeline.load(topic, lake, bootstrap=broker.bootstrap, spark=spark)

@@ -15,8 +15,8 @@ def load(state: State, logs: dict[TopicPartition, Extent]) -> tuple[State, list[
     spans = plan.wanted(state, logs, None, None)
     there, lost = plan.without_lost(spans, logs)
     rows = [
-        RangeEntry(*place, start, end, end - start)
-        for place, found in there.items()
+        RangeEntry(*tp, start, end, end - start)
+        for tp, found in there.items()
         for start, end in found
     ]
     begins = plan.beginnings(state, logs, None, spans)
@@ -33,14 +33,14 @@ def test_records_that_came_and_went_between_two_loads() -> None:
     assert not lost  # what was deleted before the first load was never promised
     assert (state.end(P0), state.end(P1)) == (10, 7)
     state, lost = load(state, {P0: Extent(10, 10), P1: Extent(20, 30)})
-    assert [(row.place, row.lost) for row in lost] == [(P1, ((7, 20),))]
+    assert [(row.tp, row.lost) for row in lost] == [(P1, ((7, 20),))]
     assert state.covered[P1] == ((7, 30),)
 
 
 def test_a_partition_that_was_added_begins_at_zero() -> None:
     state, _ = load(State(), {P0: Extent(5, 10)})
     state, lost = load(state, {P0: Extent(5, 10), P2: Extent(3, 4)})
-    assert [(row.place, row.lost) for row in lost] == [(P2, ((0, 3),))]
+    assert [(row.tp, row.lost) for row in lost] == [(P2, ((0, 3),))]
     other = TopicPartition("another", 0)
     _, lost = load(state, {other: Extent(3, 4)})
     assert not lost  # a topic that is new here begins where it begins

@@ -124,14 +124,14 @@ class _Batches:
         logs = self._positions.logs()
         loader.check_topics(logs)
         self._begun = loader.find_ranges(self._positions, logs)
-        first = {part.place: part.start for part in reversed(self._begun.ranges)}
+        first = {part.tp: part.start for part in reversed(self._begun.ranges)}
         self._sizes = self._positions.sizes(logs, first)
         starts: dict[str, dict[str, int]] = {}
-        for place, log in logs.extents.items():
-            end = loader.ledger.state.end(place)
+        for tp, log in logs.extents.items():
+            end = loader.ledger.state.end(tp)
             known = log.end if end is None else min(max(end, log.start), log.end)
-            self._starts[place] = first.get(place, known)
-            starts.setdefault(place.topic, {})[str(place.partition)] = self._starts[place]
+            self._starts[tp] = first.get(tp, known)
+            starts.setdefault(tp.topic, {})[str(tp.partition)] = self._starts[tp]
         return {
             **{f"kafka.{name}": value for name, value in loader.options.kafka.items()},
             "subscribe": ",".join(loader.source().topics.names),
@@ -163,8 +163,8 @@ class _Batches:
         loader.check_topics(Logs(ids, {}))
         ranges = [
             row.between(start, end)
-            for row in sorted(rows, key=lambda row: (row.place, row.start))
-            for start, end in subtract((row.start, row.end), state.covered.get(row.place, ()))
+            for row in sorted(rows, key=lambda row: (row.tp, row.start))
+            for start, end in subtract((row.start, row.end), state.covered.get(row.tp, ()))
         ]
         report = loader.load_ranges(
             Work(ranges, [*self._begun.lost, *self._lost(ranges)], self._begun.begins),
@@ -184,11 +184,11 @@ class _Batches:
         but what lies before the beginning of the query was left out, or is noted already."""
         first: dict[TopicPartition, int] = {}
         for row in ranges:
-            first.setdefault(row.place, row.start)
+            first.setdefault(row.tp, row.start)
         result = []
-        for place, start in first.items():
-            end = self._loader.ledger.state.end(place)
-            end = max(end or 0, self._starts.get(place, 0))
+        for tp, start in first.items():
+            end = self._loader.ledger.state.end(tp)
+            end = max(end or 0, self._starts.get(tp, 0))
             if end < start and self._loader.options.on_loss == "skip":
-                result.append(RangeEntry(*place, end, start, rows=0, lost=((end, start),)))
+                result.append(RangeEntry(*tp, end, start, rows=0, lost=((end, start),)))
         return result

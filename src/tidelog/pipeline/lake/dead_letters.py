@@ -43,8 +43,8 @@ def prepare_topic(client: ClientOptions, topic: str) -> dict[str, Any]:
             if isinstance(made, ApiError) and made.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise made
             return {"topic": topic, "ends": {}}
-        places = [TopicPartition(topic, row.index) for row in view.partitions]
-        ends = extents(cluster, places)
+        tps = [TopicPartition(topic, row.index) for row in view.partitions]
+        ends = extents(cluster, tps)
     return {"topic": topic, "ends": {str(row.partition): log.end for row, log in ends.items()}}
 
 
@@ -78,9 +78,9 @@ def _origins(client: ClientOptions, topic: str, ends: Mapping[str, int]) -> set[
         view = cluster.topics([topic])[topic]
         logs = extents(cluster, [TopicPartition(topic, row.index) for row in view.partitions])
     found = set()
-    for place, log in logs.items():
-        start = max(log.start, ends.get(str(place.partition), 0))
-        part = OffsetRange(*place, start, log.end, view.topic_id)
+    for tp, log in logs.items():
+        start = max(log.start, ends.get(str(tp.partition), 0))
+        part = OffsetRange(*tp, start, log.end, view.topic_id)
         for batch in read_range(client, part, Columns((HEADERS,)), on_loss=lambda _: None):
             for headers in batch.column(0).to_pylist():
                 found |= {row["value"] for row in headers or () if row["key"] == ORIGIN}

@@ -252,7 +252,7 @@ def _run_through_spark(
     lost = read_lost(job.staging)
 
     def with_lost(entry: RangeEntry) -> RangeEntry:
-        spans = union(lost.get(entry.place, ()))
+        spans = union(lost.get(entry.tp, ()))
         both = (overlap(span, (entry.start, entry.end)) for span in spans)
         return replace(entry, lost=tuple(span for span in both if span is not None))
 

@@ -111,7 +111,7 @@ class RangeEntry:
     lost: Spans = ()
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
 
@@ -120,10 +120,8 @@ def lost_texts(rows: Iterable[RangeEntry]) -> list[str]:
     lost: dict[TopicPartition, list[Span]] = {}
     for row in rows:
         if row.lost:
-            lost.setdefault(row.place, []).extend(row.lost)
-    return [
-        f"{place}: offsets {spans_text(union(spans), limit=1000)}" for place, spans in lost.items()
-    ]
+            lost.setdefault(row.tp, []).extend(row.lost)
+    return [f"{tp}: offsets {spans_text(union(spans), limit=1000)}" for tp, spans in lost.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,20 +226,20 @@ class State:
     rows: int = 0
     begins: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def end(self, place: TopicPartition) -> int | None:
+    def end(self, tp: TopicPartition) -> int | None:
         """From where the next load goes on; None if it begins where the log does."""
-        spans = self.covered.get(place)
+        spans = self.covered.get(tp)
         if spans:
             return spans[-1][1]
-        if place not in self.begins and any(row.topic == place.topic for row in self.covered):
+        if tp not in self.begins and any(row.topic == tp.topic for row in self.covered):
             return 0  # the partition was added since
-        return self.begins.get(place)
+        return self.begins.get(tp)
 
     def after(self, manifest: Manifest) -> State:
         """The next state.  The only place where a manifest gets its meaning."""
         covered = dict(self.covered)
         for row in manifest.ranges:
-            covered[row.place] = union([*covered.get(row.place, ()), (row.start, row.end)])
+            covered[row.tp] = union([*covered.get(row.tp, ()), (row.start, row.end)])
         schemas = list(self.schemas)
         files = dict(self.files)
         for path in manifest.removed:
@@ -276,8 +274,8 @@ class State:
 
     def encode(self) -> bytes:
         fields = asdict(self)
-        fields["covered"] = [[*place, spans] for place, spans in self.covered.items()]
-        fields["begins"] = [[*place, at] for place, at in self.begins.items()]
+        fields["covered"] = [[*tp, spans] for tp, spans in self.covered.items()]
+        fields["begins"] = [[*tp, at] for tp, at in self.begins.items()]
         for key in ("files", "letters"):
             fields[key] = list(fields[key].values())
         return json.dumps({"format": FORMAT} | fields, ensure_ascii=False).encode()

@@ -180,7 +180,7 @@ class Loader:
             logs = positions.logs()
             self.check_topics(logs)
             work = self.find_ranges(positions, logs)
-            sizes = positions.sizes(logs, {part.place: part.start for part in work.ranges})
+            sizes = positions.sizes(logs, {part.tp: part.start for part in work.ranges})
             nothing = not work.ranges and not work.lost
             why = why_nothing(self.options, positions, logs) if nothing else ""
         report = self.load_ranges(work, sizes, logs.ids)
@@ -212,7 +212,7 @@ class Loader:
                 topics={
                     topic: uuid_text(topic_id) for topic, topic_id in ids.items() if any(topic_id)
                 },
-                ranges=tuple(sorted(ranges, key=lambda row: (row.place, row.start))),
+                ranges=tuple(sorted(ranges, key=lambda row: (row.tp, row.start))),
                 begins=work.begins,
                 letters=tuple(entry for result in results for entry in result.letters),
                 removed=change.removed,
@@ -279,7 +279,7 @@ class Loader:
 
     def source(self) -> SourceOptions:
         """The topics, for those who ask the cluster about them."""
-        known = {place.topic for place in self.ledger.state.covered}
+        known = {tp.topic for tp in self.ledger.state.covered}
         names = self.options.topics or tuple(sorted(known))
         if not names:
             raise LakeError("which topics? The destination is new: name them")
@@ -344,5 +344,5 @@ class Loader:
         bad = sum(row.dead + row.skipped for row in manifest.ranges)
         most = self.options.max_errors
         if most is not None and bad > most:
-            place = next(row for row in manifest.ranges if row.dead or row.skipped)
-            raise LakeError(too_many(bad, most, f"in {place.place}[{place.start}:{place.end}]"))
+            tp = next(row for row in manifest.ranges if row.dead or row.skipped)
+            raise LakeError(too_many(bad, most, f"in {tp.tp}[{tp.start}:{tp.end}]"))

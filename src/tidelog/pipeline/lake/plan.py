@@ -30,8 +30,8 @@ class Work(NamedTuple):
 
 def find_ranges(options: LoadOptions, state: State, positions: Positions, logs: Logs) -> Work:
     """What is to be read, what is lost, and where the others begin."""
-    ends = {place: state.end(place) or 0 for place in logs.extents}
-    beyond = {place: end for place, end in ends.items() if end > logs.extents[place].end}
+    ends = {tp: state.end(tp) or 0 for tp in logs.extents}
+    beyond = {tp: end for tp, end in ends.items() if end > logs.extents[tp].end}
     logs = positions.reaching(logs, beyond)
     first, last = _resolved(options, positions, logs)
     if options.start is not None and first is not None:
@@ -39,14 +39,14 @@ def find_ranges(options: LoadOptions, state: State, positions: Positions, logs: 
     spans = wanted(state, logs.extents, first, last)
     there, lost = without_lost(spans, logs.extents)
     if lost and options.on_loss == "fail":
-        shown = "; ".join(f"{row.place}: {spans_text([(row.start, row.end)])}" for row in lost[:5])
+        shown = "; ".join(f"{row.tp}: {spans_text([(row.start, row.end)])}" for row in lost[:5])
         raise LakeError(
             f"retention was faster than the loads: offsets that are not in the destination are "
             f"no longer in the topic ({shown}); --on-loss skip goes on without them"
         )
     ranges = [
-        OffsetRange(*place, start, end, logs.ids[place.topic])
-        for place, rows in sorted(there.items())
+        OffsetRange(*tp, start, end, logs.ids[tp.topic])
+        for tp, rows in sorted(there.items())
         for start, end in rows
     ]
     return Work(ranges, lost, beginnings(state, logs.extents, last, spans))
@@ -62,9 +62,9 @@ def why_nothing(options: LoadOptions, positions: Positions, logs: Logs) -> str:
         for name, position in (("from", options.start), ("until", options.until))
         if position is not None
     )
-    for place, log in logs.extents.items():
-        start = max(log.start, first[place]) if first else log.start
-        end = min(log.end, last[place]) if last else log.end
+    for tp, log in logs.extents.items():
+        start = max(log.start, first[tp]) if first else log.start
+        end = min(log.end, last[tp]) if last else log.end
         if start < end:
             return f"all that {asked} names is there already"
     return f"{asked} names no records: that part of the topics is empty"
@@ -95,10 +95,10 @@ def _check_absolute(
 ) -> None:
     if position.kind is not PositionKind.ABSOLUTE:
         return
-    for place, offset in found.items():
-        if not logs[place].start <= offset <= logs[place].end:
+    for tp, offset in found.items():
+        if not logs[tp].start <= offset <= logs[tp].end:
             raise LakeError(
-                f"--from {offset}: {place} has offsets {logs[place].start} to {logs[place].end - 1}"
+                f"--from {offset}: {tp} has offsets {logs[tp].start} to {logs[tp].end - 1}"
             )
 
 
@@ -117,18 +117,18 @@ def wanted(
     the start of the log in a new destination.
     """
     result = {}
-    for place, log in logs.items():
-        known = state.end(place)
+    for tp, log in logs.items():
+        known = state.end(tp)
         if known is not None and known > log.end:
             raise LakeError(
-                f"{place} ends at offset {log.end}, and the destination holds offsets up to "
+                f"{tp} ends at offset {log.end}, and the destination holds offsets up to "
                 f"{known - 1}: the log was cut, or it is not the same one; nothing was loaded"
             )
         begins = log.start if known is None else known
-        start = begins if first is None else first[place]
-        end = log.end if last is None else min(last[place], log.end)
-        result[place] = subtract((start, end), state.covered.get(place, ()))
-    return {place: spans for place, spans in result.items() if spans}
+        start = begins if first is None else first[tp]
+        end = log.end if last is None else min(last[tp], log.end)
+        result[tp] = subtract((start, end), state.covered.get(tp, ()))
+    return {tp: spans for tp, spans in result.items() if spans}
 
 
 def beginnings(
@@ -143,9 +143,9 @@ def beginnings(
     without a trace.
     """
     return tuple(
-        (*place, log.end if last is None else max(log.start, min(last[place], log.end)))
-        for place, log in sorted(logs.items())
-        if place not in spans and place not in state.covered and place not in state.begins
+        (*tp, log.end if last is None else max(log.start, min(last[tp], log.end)))
+        for tp, log in sorted(logs.items())
+        if tp not in spans and tp not in state.covered and tp not in state.begins
     )
 
 
@@ -156,15 +156,15 @@ def without_lost(
     """What can be read, and what retention has taken before it was."""
     there: dict[TopicPartition, list[Span]] = {}
     lost = []
-    for place, rows in spans.items():
-        log = logs[place]
+    for tp, rows in spans.items():
+        log = logs[tp]
         for row in rows:
             gone = overlap(row, (0, log.start))
             if gone is not None:
-                lost.append(RangeEntry(*place, *gone, rows=0, lost=(gone,)))
+                lost.append(RangeEntry(*tp, *gone, rows=0, lost=(gone,)))
             left = overlap(row, (log.start, log.end))
             if left is not None:
-                there.setdefault(place, []).append(left)
+                there.setdefault(tp, []).append(left)
     return there, lost
 
 
@@ -175,14 +175,14 @@ def pack(
 
     What is larger is cut, what is smaller shares a task, and therefore a file.
     """
-    weights = {part.place: sizes.get(part.place, DEFAULT_BYTES_PER_OFFSET) for part in ranges}
-    total = sum(len(part) * weights[part.place] for part in ranges)
+    weights = {part.tp: sizes.get(part.tp, DEFAULT_BYTES_PER_OFFSET) for part in ranges}
+    total = sum(len(part) * weights[part.tp] for part in ranges)
     size = max(_LEAST_TASK_BYTES, min(target, math.ceil(total / max(1, cores))))
     tasks: list[tuple[OffsetRange, ...]] = []
     shared: list[OffsetRange] = []
     filled = 0.0
     for part in cut(ranges, sizes, max_bytes=size):
-        weight = len(part) * weights[part.place]
+        weight = len(part) * weights[part.tp]
         if shared and filled + weight > 1.1 * size:
             tasks.append(tuple(shared))
             shared, filled = [], 0.0

@@ -177,7 +177,7 @@ def _topic(
     from pyspark.sql import functions as f
 
     with ClientOptions.parse(kafka).cluster() as cluster:
-        views = cluster.metadata({place.topic for place in state.covered}).topics
+        views = cluster.metadata({tp.topic for tp in state.covered}).topics
     for name, view in views.items():
         if view.error in TOPIC_GONE:
             raise LakeError(

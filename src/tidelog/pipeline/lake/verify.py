@@ -134,13 +134,13 @@ class _Verification:
         self._report.files = len(self._state.files)
         self._old_types()
         self._unknown_files()
-        rows = {place: _sorted_spans(arrays) for place, arrays in there.items()}
-        letters = {place: _sorted_spans(arrays) for place, arrays in dead.items()}
+        rows = {tp: _sorted_spans(arrays) for tp, arrays in there.items()}
+        letters = {tp: _sorted_spans(arrays) for tp, arrays in dead.items()}
         ranges = self._ranges()
-        self._connect({row.place for _, row in ranges})
+        self._connect({row.tp for _, row in ranges})
         for number, row in ranges:
             empty: tuple[Spans, Spans] = ((), ())
-            self._check(number, row, rows.get(row.place, empty), letters.get(row.place, empty)[0])
+            self._check(number, row, rows.get(row.tp, empty), letters.get(row.tp, empty)[0])
         self._outside(ranges, rows)
         return self._report
 
@@ -156,14 +156,14 @@ class _Verification:
         taken: dict[TopicPartition, Spans] = {}
         for number, row in result:
             span = (row.start, row.end)
-            for other in taken.get(row.place, ()):
+            for other in taken.get(row.tp, ()):
                 both = overlap(span, other)
                 if both is not None:
                     self._report.problems.append(
-                        f"{row.place}: offsets {spans_text([both])} were loaded twice, the second "
+                        f"{row.tp}: offsets {spans_text([both])} were loaded twice, the second "
                         f"time by load {number}"
                     )
-            taken[row.place] = union([*taken.get(row.place, ()), span])
+            taken[row.tp] = union([*taken.get(row.tp, ()), span])
         return result
 
     # -- files --------------------------------------------------------------------
@@ -186,17 +186,17 @@ class _Verification:
                 "says"
             )
         self._infinite(path, entry)
-        places = table.group_by(["topic", "partition"]).aggregate([]).to_pylist()
-        for row in places:
+        tps = table.group_by(["topic", "partition"]).aggregate([]).to_pylist()
+        for row in tps:
             rows = table
-            if len(places) > 1:
+            if len(tps) > 1:
                 mask = pc.and_(
                     pc.equal(table["topic"], row["topic"]),
                     pc.equal(table["partition"], row["partition"]),
                 )
                 rows = table.filter(mask)
-            place = TopicPartition(row["topic"], row["partition"])
-            found.setdefault(place, []).append(_spans(rows["offset"].to_numpy()))
+            tp = TopicPartition(row["topic"], row["partition"])
+            found.setdefault(tp, []).append(_spans(rows["offset"].to_numpy()))
 
     def _infinite(self, path: Path, entry: FileEntry) -> None:
         """JSON has no such number: an older tidelog made it of one that no double holds."""
@@ -268,7 +268,7 @@ class _Verification:
             doubled,
         )
         self._report.ranges.append(result)
-        where = f"{row.place}[{row.start}:{row.end}] of load {number}"
+        where = f"{row.tp}[{row.start}:{row.end}] of load {number}"
         if missing:
             self._report.problems.append(
                 f"{where}: {plural(count(missing), 'record')} missing: offsets "
@@ -284,7 +284,7 @@ class _Verification:
         """Which of these offsets are records of the topic, and how many cannot be asked for."""
         if not rest:
             return (), 0
-        log = self._logs.get(row.place)
+        log = self._logs.get(row.tp)
         if log is None or self._client is None:
             return (), count(rest)
         askable = _within(rest, (log.start, log.end))
@@ -292,7 +292,7 @@ class _Verification:
             return (), count(rest)
         topic_id = self._state.topics.get(row.topic)
         part = OffsetRange(
-            *row.place,
+            *row.tp,
             askable[0][0],
             askable[-1][1],
             parse_uuid(topic_id) if topic_id else ZERO_UUID,
@@ -317,18 +317,17 @@ class _Verification:
     ) -> None:
         covered: dict[TopicPartition, Spans] = {}
         for _, row in ranges:
-            covered[row.place] = union([*covered.get(row.place, ()), (row.start, row.end)])
-        for place, (there, _) in rows.items():
-            extra = [left for span in there for left in subtract(span, covered.get(place, ()))]
+            covered[row.tp] = union([*covered.get(row.tp, ()), (row.start, row.end)])
+        for tp, (there, _) in rows.items():
+            extra = [left for span in there for left in subtract(span, covered.get(tp, ()))]
             if extra:
                 self._report.problems.append(
-                    f"{place}: {plural(count(extra), 'row')} of no load: offsets "
-                    f"{spans_text(extra)}"
+                    f"{tp}: {plural(count(extra), 'row')} of no load: offsets {spans_text(extra)}"
                 )
-        for place, spans in covered.items():
+        for tp, spans in covered.items():
             gaps = subtract((spans[0][0], spans[-1][1]), spans)
             if gaps:
-                self._report.notes.append(f"{place}: offsets {spans_text(gaps)} were never loaded")
+                self._report.notes.append(f"{tp}: offsets {spans_text(gaps)} were never loaded")
         lost = lost_texts(row for _, row in ranges)
         self._report.notes.extend(f"{text} are lost" for text in lost)
         unchecked = self._report.total("unchecked")
@@ -338,7 +337,7 @@ class _Verification:
                 f"asked any more ({self._why_not})"
             )
 
-    def _connect(self, places: Iterable[TopicPartition]) -> None:
+    def _connect(self, tps: Iterable[TopicPartition]) -> None:
         """The topics as they are now, if they are the ones that were loaded."""
         if self._bootstrap is None:
             return
@@ -348,14 +347,14 @@ class _Verification:
         client = ClientOptions.parse(settings)
         try:
             with client.cluster() as cluster:
-                views = cluster.metadata({place.topic for place in places}).topics
+                views = cluster.metadata({tp.topic for tp in tps}).topics
                 same = [
-                    place
-                    for place in places
-                    if not views[place.topic].error
-                    and self._state.topics.get(place.topic, "")
-                    in ("", uuid_text(views[place.topic].topic_id))
-                    and place.partition < len(views[place.topic].partitions)
+                    tp
+                    for tp in tps
+                    if not views[tp.topic].error
+                    and self._state.topics.get(tp.topic, "")
+                    in ("", uuid_text(views[tp.topic].topic_id))
+                    and tp.partition < len(views[tp.topic].partitions)
                 ]
                 self._logs = extents(cluster, same)
         except ApiError as error:

@@ -201,9 +201,9 @@ def _for_spark(batch: pa.RecordBatch, index: int, decoder: Decoder) -> pa.Record
         names = [decoder.column_name(row.name) for row in decoder.fields]
         values = decoded.batch.select(names).to_struct_array()
         if decoded.good is not None:  # what does not decode has null in all columns
-            places = np.full(count, -1)
-            places[decoded.good.to_numpy()] = np.arange(len(decoded.good))
-            values = values.take(pa.array(places, mask=places < 0))
+            tps = np.full(count, -1)
+            tps[decoded.good.to_numpy()] = np.arange(len(decoded.good))
+            values = values.take(pa.array(tps, mask=tps < 0))
         batch = batch.append_column(VALUES, values)
     return batch.append_column(RANGE, pa.array([index] * count, pa.int32()))
 
@@ -325,7 +325,7 @@ class _Writer:
     ) -> None:
         row, reason = bad[0]
         offset = batch.column("offset")[row].as_py()
-        where = f"{part.place}@{offset}: {reason}"
+        where = f"{part.tp}@{offset}: {reason}"
         self._bad += len(bad)
         if self._job.options.errors == "fail":
             raise LakeError(f"{where}; --errors dead-letter would put such records aside")
@@ -358,7 +358,7 @@ class _Writer:
             file.close()
         ranges = (
             RangeEntry(
-                *part.place,
+                *part.tp,
                 part.start,
                 part.end,
                 account.rows,
