@@ -19,8 +19,8 @@ from tidelog.wire.compression import Codec
 def make_topic(
     bootstrap: str, topic: str, partitions: int = 1, configs: dict[str, str] | None = None
 ) -> str:
-    """Create a topic; its name is returned."""
-    new = NewTopic(topic, partitions, config=configs or {})
+    """Create a topic that keeps records of any age; its name is returned."""
+    new = NewTopic(topic, partitions, config={"retention.ms": "-1", **(configs or {})})
     with Cluster(bootstrap) as cluster:
         result = create_topics(cluster, [new])[topic]
     if isinstance(result, ApiError):

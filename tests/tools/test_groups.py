@@ -23,7 +23,8 @@ from tidelog.wire.messages.join_group import JoinGroupResponse
 @pytest.fixture
 def records(broker: LocalBroker, tidelog: Command, topic: str) -> str:
     """A topic with two partitions and fifty records in each."""
-    tidelog("topics", "create", topic, "--partitions", "2")
+    keep = ["--config", "retention.ms=-1"]  # however old its records
+    tidelog("topics", "create", topic, "--partitions", "2", *keep)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for i in range(100):
         producer.produce(topic, f"{i}".encode(), partition=i % 2, timestamp=1_700_000_000_000 + i)
