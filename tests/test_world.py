@@ -129,7 +129,6 @@ MAY = {
     "workers.py": {"*"},
     "java.py": {"*"},
     "settings.py": {"*"},
-    "broker/connection.py": {"os.sendfile"},
     "broker/transport.py": {"os.sendfile"},
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.raw_client import RawClient, batch_of
@@ -181,3 +182,25 @@ async def test_requests_are_counted_and_timed(tmp_path, monkeypatch):
         for api in (produced, fetched, beaten):
             assert 0 < api.longest <= api.seconds
         assert stats[3].count == 0, "not asked for"
+
+
+@pytest.mark.parametrize("key", [8, 11, 14, 47, 68])
+async def test_a_late_answer_that_cannot_be_encoded(tmp_path, monkeypatch, caplog, key):
+    api = REGISTRY[key]
+    version = api.versions[1]
+    response: Any = api.response
+    list_field = "topics" if key in (8, 47) else "error_code"
+    wrong = response(**{list_field: "a bug"})
+
+    def handler(_broker, _message, request):
+        asyncio.get_running_loop().call_soon(request.reply, wrong)
+
+    break_handler(monkeypatch, api, handler)
+
+    def ask(port):
+        with RawClient(port) as client:
+            answer = client.call(SAMPLES[key](version), api.response, version)
+            assert set(codes(answer)) <= {ErrorCode.UNKNOWN_SERVER_ERROR}
+
+    await serving(tmp_path, ask)
+    assert any(record.exc_info for record in caplog.records)

@@ -1,9 +1,9 @@
 """One client connection: bytes in, frames to the dispatcher, replies out in order.
 
-The socket is ours and non-blocking; there is no task and no stream object per
-connection.  A request is served where it is read.  A handler that cannot answer at
-once returns a :class:`Pending`; it keeps its place, so replies leave in the order of
-their requests whatever order they become ready in.
+There is no task and no stream object per connection: bytes come from a non-blocking
+:class:`Transport` and go there.  A request is served where it is read.  One that cannot be
+answered at once has a :class:`Pending` in its place, so replies leave in the order of their
+requests whatever order they become ready in.
 
 Reading stops while output waits for a slow client, while a blocking reply (a parked
 Fetch) is pending, and while too many answers wait for one before them.  So the memory of
@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.lanes import READ, WRITE
+from tidelog.broker.transport import SLICE, Chunk, Transport
 from tidelog.log.segment import FileRange
 from tidelog.wire.primitives import ProtocolError
 
@@ -32,21 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Chunk = bytes | bytearray | memoryview | FileRange
-
 FIRST_BUFFER = 4 * 1024
 BUSY_BUFFER = 256 * 1024  # of a client that fills it: several small requests in one read
 MAX_PENDING = 256  # pipelined requests that wait for their second stage
 _FRAME_SIZE = struct.Struct(">i").unpack_from
-# After so much, connections with small requests have their turn.  Out is larger: a send wakes
-# the client each time, and costs a third more in pieces of 256 KiB.
-_SLICE_IN = 128 * 1024
-_SLICE = 512 * 1024
+_SLICE_IN = 128 * 1024  # then connections with small requests have their turn
 _SLICES_IN = 12
 _SLICES = 3  # then every other connection has its turn
 _BULK = 64 * 1024  # a buffer above this size is a bulk client's
-_SMALL = 32 * 1024  # a range up to this size is copied into the reply: one system call
-_GATHER = 64
+_MOST_CHUNKS = 64  # then the answers are sent
 _LARGE_ANSWER = 4 * 1024
 _MAX_HEAPED = 1024 * 1024
 
@@ -80,20 +73,17 @@ class Connection:
     listener = "PLAINTEXT"
     principal = "User:ANONYMOUS"
 
-    def __init__(self, server: Server, sock: socket.socket) -> None:
+    def __init__(self, server: Server, transport: Transport) -> None:
         self.server = server
-        self.sock = sock
-        self.fd = sock.fileno()
-        local, peer = sock.getsockname(), sock.getpeername()
-        self.local_host, self.local_port = _plain_host(local[0]), local[1]
-        self.peer_host = _plain_host(peer[0])
-        self.peer = f"{self.peer_host}:{peer[1]}"
-        self.sendfile = server.use_sendfile(self.local_host, self.peer_host)
+        self.fd = transport.fd
+        self.local_host, self.local_port = transport.local_host, transport.local_port
+        self.peer_host, self.peer = transport.peer_host, transport.peer
         self.idle_ticks = 0
         self.closed = False
         self.bulk = False  # which lane it stands in
         self._lanes = server.lanes
-        self._recv_into, self._send_one = sock.recv_into, sock.send
+        self._transport = transport
+        self._read_into = transport.read_into
         self._buffer = bytearray(FIRST_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -118,7 +108,7 @@ class Connection:
             end = self._end
             room = min(len(self._buffer) - end, _SLICE_IN)
             try:
-                n = self._recv_into(self._view[end : end + room])
+                n = self._read_into(self._view[end : end + room])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -142,9 +132,7 @@ class Connection:
     def _while_paused(self) -> None:
         """Data or the end of it, while we are not reading: only the end matters."""
         try:
-            # After a reset there may still be data, and epoll tells of it again and again.
-            reset = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            gone = reset or not (self.sock.recv(1, socket.MSG_PEEK) or self._serves_rest())
+            gone = self._transport.gone(may_end=self._serves_rest())
         except BlockingIOError:
             return
         except OSError:
@@ -188,7 +176,7 @@ class Connection:
                 dispatch(self, frame)
                 if self.closed:
                     return
-                if len(self._out) >= _GATHER or self._heaped > _MAX_HEAPED:
+                if len(self._out) >= _MOST_CHUNKS or self._heaped > _MAX_HEAPED:
                     self._send()  # answers may be large: do not heap them up
                     if self.closed:
                         return
@@ -332,24 +320,11 @@ class Connection:
         """
         out = self._out
         try:
-            if len(out) > 1 and self._heaped < _SLICE:
+            if len(out) > 1 and self._heaped < SLICE:
                 self._join_small()
             while out and slices:
                 slices -= 1
-                first = out[0]
-                if type(first) is FileRange and self.sendfile and first.length > _SMALL:
-                    count = min(first.length, _SLICE)
-                    sent = os.sendfile(self.fd, first.file.fd, first.position, count)
-                    if sent == 0:
-                        raise OSError(5, "the segment ended before its records did")
-                elif len(out) == 1 and type(first) is not FileRange:
-                    sent = self._send_one(first)  # type: ignore[arg-type]
-                    if sent == len(first):
-                        out.clear()
-                        break
-                else:
-                    sent = self.sock.sendmsg(self._gather())
-                self._advance(sent)
+                self._transport.write(out)
                 if not out:
                     break
                 self._change_lane(bulk=True)
@@ -376,46 +351,6 @@ class Connection:
             out.clear()
             out.append(joined)
 
-    def _gather(self) -> list[bytes | bytearray | memoryview]:
-        """The next chunks as memory, for one system call."""
-        views: list[bytes | bytearray | memoryview] = []
-        room = _SLICE
-        for chunk in self._out:
-            if len(views) == _GATHER or room <= 0:
-                break
-            if type(chunk) is FileRange:
-                if chunk.length <= _SMALL:
-                    size = chunk.length
-                    views.append(chunk.read())
-                elif self.sendfile:
-                    break
-                else:
-                    # A small rest goes along: it is not worth a system call of its own.
-                    size = chunk.length if chunk.length <= room + _SMALL else room
-                    views.append(chunk.file.view(chunk.position, size))
-                if len(views[-1]) != size:
-                    raise OSError(5, "the segment ended before its records did")
-            else:
-                views.append(chunk)  # type: ignore[arg-type]
-            room -= len(views[-1])
-        return views
-
-    def _advance(self, sent: int) -> None:
-        """Take ``sent`` bytes off the front of the output."""
-        out = self._out
-        while sent or (out and not len(out[0])):
-            first = out[0]
-            size = len(first)
-            if sent >= size:
-                sent -= size
-                out.popleft()
-            elif type(first) is FileRange:
-                out[0] = FileRange(first.file, first.position + sent, size - sent)
-                return
-            else:
-                out[0] = memoryview(first)[sent:]  # type: ignore[arg-type]
-                return
-
     def on_writable(self) -> None:
         self.idle_ticks = 0
         self._send(_SLICES)
@@ -426,7 +361,7 @@ class Connection:
     def say_and_close(self, text: bytes) -> None:
         """A last word to something that is not a Kafka client."""
         with contextlib.suppress(OSError):
-            self.sock.send(text)
+            self._transport.write(deque([text]))
         self.close("not a Kafka client")
 
     def hang_up(self, reason: str) -> None:
@@ -444,10 +379,5 @@ class Connection:
             pending.cancel()
         self._pending.clear()
         self._out.clear()
-        self.sock.close()
+        self._transport.close()
         self.server.forget(self, reason)
-
-
-def _plain_host(host: str) -> str:
-    """An IPv4 client on a dual-stack socket is shown as what it is."""
-    return host.removeprefix("::ffff:")

@@ -90,7 +90,7 @@ class Dispatcher:
         else:
             request.message = api.request()
             request.fail(ApiError(ErrorCode.UNSUPPORTED_VERSION))
-        if request.deferred is None:
+        if not request.deferred:
             stats.served(arrived)
 
     def _serve(self, request: Request) -> None:
@@ -128,6 +128,7 @@ class Dispatcher:
             task.add_done_callback(lambda _: answer.close())
         elif not request.answered:
             request.defer()
+            request.message = api.request()  # it may be large, and only an encoder can fail now
 
 
 def _message_start(api: Api, version: int, data: memoryview, start: int) -> int:

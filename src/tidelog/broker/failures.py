@@ -116,7 +116,7 @@ def _rows(asked: object) -> list[Any]:
     """The part of a request that names what it is about."""
     if isinstance(asked, Struct):
         for name in asked._fields:
-            value = getattr(asked, name)
+            value = getattr(asked, name, None)
             if isinstance(value, list) and value:
                 return value
     return []

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.connection import Chunk, Connection, Pending
+from tidelog.broker.connection import Connection, Pending
 from tidelog.broker.failures import code_of
 from tidelog.broker.request_stats import ApiStats
+from tidelog.broker.transport import Chunk
 from tidelog.errors import ErrorCode
 from tidelog.wire.frame import REQUEST_PREFIX, encode_response
 from tidelog.wire.schema import Message
@@ -38,6 +39,7 @@ class Request:
         "data",
         "deferred",
         "message",
+        "pending",
         "start",
         "stats",
         "version",
@@ -64,7 +66,8 @@ class Request:
         self.stats = stats
         self.arrived = arrived
         self.answered = False
-        self.deferred: Deferred | None = None
+        self.deferred = False
+        self.pending: Deferred | None = None  # its place, until it is answered
 
     @classmethod
     def local(cls, api: Api, version: int, stats: ApiStats, arrived: float) -> Request:
@@ -128,8 +131,8 @@ class Request:
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Answer with an encoded message."""
         self.answered = True
-        if self.deferred is not None:
-            self.deferred.complete(chunks)
+        if self.pending is not None:
+            self.pending.complete(chunks)
         else:
             self.connection.reply(chunks)
 
@@ -142,11 +145,13 @@ class Deferred(Pending):
     def __init__(self, request: Request, *, blocking: bool) -> None:
         super().__init__(request.connection, blocking=blocking)
         self.request = request
-        request.deferred = self
+        request.deferred, request.pending = True, self
         # The connection's buffer is used again.
         request.data = memoryview(bytes(request.data[: request.start]))
 
     def complete(self, chunks: Sequence[Chunk]) -> None:
         if self.chunks is None:
-            self.request.stats.served(self.request.arrived)
+            request = self.request
+            request.pending = None  # no cycle: what the request holds may be large
+            request.stats.served(request.arrived)
             super().complete(chunks)

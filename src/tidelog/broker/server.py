@@ -15,6 +15,7 @@ from tidelog.broker import registry, tracing
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher, only_controller_requests
 from tidelog.broker.lanes import Lanes, make_lanes
+from tidelog.broker.transport import Transport
 from tidelog.errors import SettingError
 from tidelog.log import descriptors
 from tidelog.rate_limited_log import Complaints
@@ -50,7 +51,6 @@ class Server:
         self.usual_request = min(self.max_request, registry.MAX_REQUEST)
         self.too_large = registry.too_large
         self._max_connections: int = settings["max.connections"]
-        self._transfer: str = settings["fetch.transfer"]
         self._complaints = Complaints(log, broker.clock)
         self._listeners: list[socket.socket] = []
         self.connections: set[Connection] = set()
@@ -113,16 +113,10 @@ class Server:
             self._welcome(sock)
 
     def _welcome(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for name, option in (
-            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
-            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
-        ):
-            if (size := self._settings[name]) > 0:
-                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        settings = self._settings
+        buffers = settings["socket.send.buffer.bytes"], settings["socket.receive.buffer.bytes"]
         try:
-            connection = Connection(self, sock)
+            connection = Connection(self, Transport(sock, settings["fetch.transfer"], *buffers))
             self.connections.add(connection)
             log.debug("%s: connected", connection.peer)
         except OSError:
@@ -140,12 +134,6 @@ class Server:
         loop.call_later(1.0, again)
 
     # -- what connections ask ---------------------------------------------------
-
-    def use_sendfile(self, local_host: str, peer_host: str) -> bool:
-        """sendfile for other machines; on this one a mapped file is faster."""
-        if self._transfer == "auto":
-            return peer_host != local_host and not peer_host.startswith("127.")
-        return self._transfer == "sendfile"
 
     def refuse_size(self, connection: Connection, size: int, start: bytes) -> None:
         """This is not the size of a request: say what it may be, and hang up."""

@@ -28,7 +28,7 @@ _ID_FIRST, _NULL_PROTOCOL, _MAY_SKIP = 4, 7, 9
 def _failed(
     message: JoinGroupRequest, version: int, code: ErrorCode, text: str | None
 ) -> JoinGroupResponse:
-    return _response(JoinResult(code, message.member_id), version)
+    return _response(JoinResult(code, getattr(message, "member_id", "")), version)
 
 
 @api(JoinGroupRequest, versions=(0, 9), needs="READ GROUP", failed=_failed, large=True)
