@@ -4,77 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from pipeline.lake.checking import check
-from pipeline.lake.killing import CONTINUOUS, EVERY, torment
+from pipeline.lake.killing import CONTINUOUS, EVERY, DeadlyFiles, load_here, torment
 from support.filling import fill, make_topic
 
-from tidelog.pipeline.lake import driver, jobs
-from tidelog.pipeline.lake import load as loading
-from tidelog.pipeline.lake.files import LocalFiles, lock
-from tidelog.pipeline.lake.ledger import LOCK
-from tidelog.pipeline.lake.options import LoadOptions
+from tidelog.pipeline.lake.files import LocalFiles
 from tidelog.pipeline.lake.verify import history, verify
 from tidelog.testing import LocalBroker
-
-
-class DeadlyFiles(LocalFiles):
-    """Kills its own process at a change of the file system; before it, or right after it."""
-
-    def __init__(self, root: Path, die_at: int) -> None:
-        super().__init__(root)
-        self.left = die_at
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def create(self, name: str, data: bytes) -> bool:
-        self._step()
-        done = super().create(name, data)
-        self._step()
-        return done
-
-    def move(self, source: str, target: str) -> bool:
-        self._step()
-        done = super().move(source, target)
-        self._step()
-        return done
-
-    def remove(self, name: str) -> None:
-        self._step()
-        super().remove(name)
-        self._step()
-
-
-def load_here(bootstrap: str, topic: str, lake: Path, files: LocalFiles, **more: Any) -> None:
-    """A load whose tasks run in this process instead of Spark; all else is real."""
-
-    class Here(loading.Loader):
-        spark = property(lambda self: NoSpark)
-
-    class NoSpark:
-        class sparkContext:
-            defaultParallelism = 2
-
-    def run_tasks(spark: Any, name: str, rows: Any, work: Any, watch: Any) -> Any:
-        return [work(row) for row in rows]
-
-    client = {"bootstrap.servers": bootstrap}
-    options = LoadOptions((topic,), str(lake), client, target_bytes=20_000, **more)
-    with (
-        mock.patch.object(jobs, "run_tasks", run_tasks),
-        mock.patch.object(driver, "run_tasks", run_tasks),
-        lock(lake / LOCK),
-    ):
-        Here(options, files=files).run()
 
 
 def test_the_driver_dies_at_every_step(broker: LocalBroker, topic: str, lake: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pipeline.lake.conftest import plain
-from pipeline.lake.test_kills import DeadlyFiles, load_here
+from pipeline.lake.killing import DeadlyFiles, load_here
 from support.cli import run as run_command
 from support.filling import fill, make_topic
 
