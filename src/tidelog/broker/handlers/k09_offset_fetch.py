@@ -55,17 +55,17 @@ def offset_fetch(
     groups = [message.group_id]
     if request.version >= _MANY:
         groups = [group.group_id for group in message.groups]
-    unsafe = [group_id for group_id in groups if not broker.groups.all_safe(group_id)]
-    if unsafe:
-        return _answer_when_safe(broker, message, request.version, unsafe)
+    uncommitted = [group_id for group_id in groups if not broker.groups.all_committed(group_id)]
+    if uncommitted:
+        return _answer_when_committed(broker, message, request.version, uncommitted)
     return _answer(broker, message, request.version, {})
 
 
-async def _answer_when_safe(
-    broker: Broker, message: OffsetFetchRequest, version: int, unsafe: list[str]
+async def _answer_when_committed(
+    broker: Broker, message: OffsetFetchRequest, version: int, uncommitted: list[str]
 ) -> OffsetFetchResponse:
-    codes = await asyncio.gather(*map(broker.groups.when_safe, unsafe))
-    return _answer(broker, message, version, dict(zip(unsafe, codes, strict=True)))
+    codes = await asyncio.gather(*map(broker.groups.when_committed, uncommitted))
+    return _answer(broker, message, version, dict(zip(uncommitted, codes, strict=True)))
 
 
 def _answer(

@@ -280,12 +280,12 @@ class GroupCoordinator:
         """Partitions for which a group has committed in transactions that are still open."""
         return self.shard(group_id).store.pending.places(group_id)
 
-    def all_safe(self, group_id: str) -> bool:
+    def all_committed(self, group_id: str) -> bool:
         """May the coordinator of a group answer as it knows things?  See ``PartitionWriter``."""
         writer = self.runtime.writer(group_id)
         return writer is None or writer.all_committed
 
-    async def when_safe(self, group_id: str) -> ErrorCode:
+    async def when_committed(self, group_id: str) -> ErrorCode:
         """Wait for that.  NOT_COORDINATOR if it does not come: another broker may coordinate."""
         writer = self.runtime.writer(group_id)
         if writer is None:
