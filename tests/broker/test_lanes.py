@@ -46,7 +46,7 @@ async def client(broker):
     with socket.socket() as sock:
         sock.setblocking(False)
         await loop.sock_connect(sock, ("127.0.0.1", broker.port))
-        while not (new := broker.server.connections - before):
+        while not (new := broker.server.connections.keys() - before):
             await asyncio.sleep(0)
         yield sock, new.pop()
 

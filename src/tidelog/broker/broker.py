@@ -126,7 +126,7 @@ class Broker:
         self._last_config: tuple[TopicInfo, Settings, LogConfig] | None = None
         self._producer_ids = iter(range(0))
         self._producer_id_lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
         self._started = False
@@ -388,12 +388,12 @@ class Broker:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something in the background; a failure is never silent."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
         return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
 

@@ -288,7 +288,7 @@ class Orders:
         # Even our own controller may have left out what it could not read; but the end of a
         # topic is the end of its committed offsets.
         unnamed = {n: t.topic_id for n, t in before.topics.items() if n not in topics}
-        for name in await self._checks.existing(unnamed):
+        for name in sorted(await self._checks.existing(unnamed)):
             topics[name] = before.topics[name]
             self.topic_configs[name] = dict(topics[name].config)
         brokers = {

@@ -53,7 +53,7 @@ class Server:
         self._max_connections: int = settings["max.connections"]
         self._complaints = Complaints(log, broker.clock)
         self._listeners: list[socket.socket] = []
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.lanes: Lanes
         self.port = 0
 
@@ -117,7 +117,7 @@ class Server:
         buffers = settings["socket.send.buffer.bytes"], settings["socket.receive.buffer.bytes"]
         try:
             connection = Connection(self, Transport(sock, settings["fetch.transfer"], *buffers))
-            self.connections.add(connection)
+            self.connections[connection] = None
             log.debug("%s: connected", connection.peer)
         except OSError:
             sock.close()  # the client is gone before we could greet it
@@ -160,7 +160,7 @@ class Server:
         self._complaints.warn(kind, message)
 
     def forget(self, connection: Connection, reason: str) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         log.debug("%s: %s", connection.peer, f"closed: {reason}" if reason else "disconnected")
 
     # -- housekeeping -----------------------------------------------------------

@@ -73,7 +73,7 @@ class ClusterController(Moves):
             )
             await self._finish_deletions()
             marks = await self.deleted_topics()
-            await self._write_in_parts([Delete(paths.deletion(name)) for name in marks])
+            await self._write_in_parts([Delete(paths.deletion(name)) for name in sorted(marks)])
             await self._make_missing_states()
             await self._settle(self.metadata.topics.values(), first=True)
             await self._finish_moves(self.metadata.topics.values())
@@ -191,7 +191,7 @@ class ClusterController(Moves):
         if broker_id not in isr or not isr <= set(row.replicas) or len(isr) < len(change.isr):
             return ErrorCode.INVALID_REQUEST
         fit = self._fit(key)
-        for added in set(change.isr) - set(row.isr):
+        for added in sorted(set(change.isr) - set(row.isr)):
             if added not in fit:
                 return ErrorCode.INELIGIBLE_REPLICA
             if change.broker_epochs.get(added, -1) != self.metadata.brokers[added].epoch:

@@ -386,7 +386,7 @@ class Membership:
     async def _watch_disks(self, controller: ClusterController, propagation: Propagation) -> None:
         async def act(found: tuple[set[int], list[str]]) -> None:
             brokers, notes = found
-            for broker_id in brokers:
+            for broker_id in sorted(brokers):
                 propagation.ask_again(broker_id)
             await controller.log_dir_events_taken(notes)
 

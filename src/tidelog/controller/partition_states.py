@@ -53,7 +53,7 @@ class PartitionStates(Controller):
         if not changes:
             return
         written = _as_written(changes)
-        for name in {name for name, _ in changes}:
+        for name in dict.fromkeys(name for name, _ in changes):
             topic = self.metadata.topics[name]
             rows = tuple(written.get((name, i), row) for i, row in enumerate(topic.partitions))
             states = [self._state_set(key, info) for key, info in changes.items() if key[0] == name]
@@ -87,7 +87,7 @@ class PartitionStates(Controller):
         return topic.partitions[key[1]]
 
     def _topics_of(self, keys: Iterable[Key]) -> list[TopicInfo]:
-        return [self.metadata.topics[name] for name in {name for name, _ in keys}]
+        return [self.metadata.topics[name] for name in dict.fromkeys(name for name, _ in keys)]
 
     def _with_replicas_on(self, brokers: Collection[int]) -> list[TopicInfo]:
         return [

@@ -67,8 +67,8 @@ class EmbeddedKeeper:
         self._zxid = 0
         self._fd = -1
         self._size = 0
-        self._data_watches: dict[str, set[Watch]] = defaultdict(set)
-        self._child_watches: dict[str, set[Watch]] = defaultdict(set)
+        self._data_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
+        self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
 
     @classmethod
     def open(cls, path: str) -> Self:
@@ -92,7 +92,7 @@ class EmbeddedKeeper:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         node = self._node(path)
         if watch:
-            self._data_watches[path].add(watch)
+            self._data_watches[path][watch] = None
         return node.data, _stat(node)
 
     async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
@@ -101,14 +101,14 @@ class EmbeddedKeeper:
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         if watch:
-            self._data_watches[path].add(watch)
+            self._data_watches[path][watch] = None
         node = self._nodes.get(path)
         return _stat(node) if node else None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         found = sorted(self._node(path).children)
         if watch:
-            self._child_watches[path].add(watch)
+            self._child_watches[path][watch] = None
         return found
 
     async def multi(self, operations: Sequence[Operation]) -> list[str]:

@@ -276,7 +276,7 @@ class ZooKeeper:
     async def _known_parents(self, operations: Sequence[Operation]) -> dict[str, bool]:
         """Which parents are there, asked for all at once."""
         new = {operation.path for operation in operations if isinstance(operation, Create)}
-        parents = {path.rsplit("/", 1)[0] for path in new}
+        parents = sorted({path.rsplit("/", 1)[0] for path in new})
         asked = [path for path in parents if path and not any(p in new for p in _upwards(path))]
         stats = await asyncio.gather(*map(self.exists, asked))
         return {path: stat is not None for path, stat in zip(asked, stats, strict=True)}

@@ -105,7 +105,7 @@ class LogDirs:
             await self._try_again()
 
     async def _try_again(self) -> None:
-        for path in list(self.failed):
+        for path in sorted(self.failed):
             failed_at, quiet = before = self._last[path]
             if self._clock.monotonic() - failed_at < quiet:
                 continue

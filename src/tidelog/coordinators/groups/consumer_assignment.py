@@ -76,10 +76,10 @@ class TargetAssignment:
     def _look_up_topics(self) -> None:
         image, topics = self._image, self._context.metadata().topics
         used = {m.regex for m in image.members.values() if m.regex}
-        for pattern in image.regexes.keys() - used:
+        for pattern in sorted(image.regexes.keys() - used):
             del image.regexes[pattern]
             image.mark(pattern, Kind.REGEX)
-        for pattern in used:
+        for pattern in sorted(used):
             names = self._match(pattern, topics)
             if image.regexes.get(pattern) != names:
                 image.regexes[pattern] = names

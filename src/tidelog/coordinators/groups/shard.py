@@ -194,7 +194,7 @@ class GroupShard:
     def topics_deleted(self, topics: set[str]) -> None:
         """Offsets do not outlive their topic: a new one of the same name begins at its start."""
         self._deletions += 1
-        for group_id in self.store.users():
+        for group_id in sorted(self.store.users()):
             places = self.store.places(group_id)
             gone = [(*place, _TOPIC_DELETED) for place in places if place[0] in topics]
             if gone:
@@ -229,7 +229,7 @@ class GroupShard:
 
     def loaded(self) -> None:
         """Everything is replayed."""
-        for group_id in self.store.users() - self.groups.keys():
+        for group_id in sorted(self.store.users() - self.groups.keys()):
             self.manager.make(group_id)
         for group_id in sorted(self.store.pending.groups()):
             log.warning(
