@@ -257,6 +257,9 @@ def test_a_whole_number_beyond_bigint() -> None:
         assert found.bad == [(1, beyond)]
     whole = Decoder("json").decode(batch(f'{{"n": {2**53 + 1}}}', f'{{"n": {2**63}}}'))
     assert whole.bad == [(1, "n: 9223372036854775808, which is beyond bigint, the column's type")]
+    huge = Decoder("json").decode(batch('{"n": 1}', f'{{"n": {10**400}}}', '{"n": 2}'))
+    ((row, why),) = huge.bad  # no double holds it either
+    assert row == 1 and why.endswith("..., which is beyond bigint, the column's type")
     small = Decoder("json", [pa.field("n", pa.int32())], fixed=True)
     assert small.decode(batch('{"n": 2147483648}')).bad == [
         (0, "n: 2147483648, where int32 is expected: it is beyond 32 bits")

@@ -160,7 +160,10 @@ def whole_number(value: Any) -> int | None:
 
 def nearest(value: float, kind: pa.DataType) -> float | None:
     """A number as a float or a double holds it; None if it would be another one."""
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond every double
+        return None
     if pa.types.is_float32(kind):
         with np.errstate(over="ignore"):
             number = float(np.float32(number))
