@@ -11,7 +11,7 @@ from support.simulated import World, produce, running, simulate
 from support.virtual_time import Deadlock, VirtualClock, run_virtual
 
 from tidelog import files
-from tidelog.controller.failure_detector import watch_over
+from tidelog.controller.failure_detector import until_dead
 from tidelog.errors import ErrorCode
 from tidelog.metadata import BrokerInfo
 from tidelog.new_topic import NewTopic
@@ -131,7 +131,7 @@ def test_the_failure_detector_waits_in_virtual_time() -> None:
         async def note(_: BrokerInfo) -> None:
             died.set()
 
-        task = asyncio.create_task(watch_over(BrokerInfo(1, "127.0.0.1", port, None), note))
+        task = asyncio.create_task(until_dead(BrokerInfo(1, "127.0.0.1", port, None), note))
         await asyncio.sleep(HOUR / 6)  # a port that never answered is not a broker that died
         assert not died.is_set()
 

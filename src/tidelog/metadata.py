@@ -73,6 +73,15 @@ class ClusterMetadata:
         name = self.topic_names.get(topic_id)
         return self.topics[name] if name is not None else None
 
+    def partition(self, key: tuple[str, int]) -> PartitionInfo | None:
+        topic = self.topics.get(key[0])
+        if topic is None or not 0 <= key[1] < len(topic.partitions):
+            return None
+        return topic.partitions[key[1]]
+
+    def racks(self) -> dict[int, str | None]:
+        return {broker: info.rack for broker, info in self.brokers.items()}
+
     def with_topic(self, topic: TopicInfo) -> ClusterMetadata:
         return self.with_topics([topic])
 

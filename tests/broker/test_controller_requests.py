@@ -1,4 +1,4 @@
-"""Orders of the controller: not for this broker, or about topics that come and go."""
+"""Controller requests: not for this broker, or about topics that come and go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.controller_requests import Orders
+from tidelog.broker.controller_requests import ControllerRequests
 from tidelog.clock import FakeClock
 from tidelog.controller.broker_channel import DELETED, FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
@@ -32,21 +32,22 @@ from tidelog.wire.messages.update_metadata import (
     [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest],
     ids=lambda k: k.__name__,
 )
-async def test_an_order_for_an_earlier_life(kind: Any) -> None:
+async def test_a_request_for_an_earlier_registration(kind: Any) -> None:
     """The controller has not noticed that we died, and tells us what we are to lead."""
-    order = kind(controller_id=1, controller_epoch=1, broker_epoch=7, topic_states=[])
-    orders = Orders(None, None)  # type: ignore[arg-type]  # a refusal needs neither
-    answer: Any = asyncio.create_task(orders.apply(order))
+    request = kind(controller_id=1, controller_epoch=1, broker_epoch=7, topic_states=[])
+    requests = ControllerRequests(None, None)  # type: ignore[arg-type]  # a refusal needs neither
+    answer: Any = asyncio.create_task(requests.apply(request))
     await asyncio.sleep(0)
     assert not answer.done(), "before a registration its epoch is not known"
-    orders.registered(8)
+    requests.registered(8)
     assert (await answer).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 class Listener:
-    """The broker that gets the orders, as far as its metadata go."""
+    """The broker that gets the requests, as far as its metadata go."""
 
     broker_id = 1
+    standalone = False
     manager = SimpleNamespace(logs={})
 
     def __init__(self) -> None:
@@ -102,22 +103,22 @@ async def test_a_topic_is_made_again_with_other_settings(tmp_path: Path, how: st
     keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
     registry = Registry(keeper, FakeClock())
     await registry.make_paths()
-    orders = Orders(broker, registry)  # type: ignore[arg-type]
-    orders.registered(1)
-    await orders.apply(told({"other": 1}))
-    await registry.write_config(path, {"retention.ms": "1"}, tell=False)
-    await orders.config_changed("topics/t")
-    assert orders.topic_configs["t"] == {"retention.ms": "1"}
+    requests = ControllerRequests(broker, registry)  # type: ignore[arg-type]
+    requests.registered(1)
+    await requests.apply(told({"other": 1}))
+    await registry.write_config(path, {"retention.ms": "1"})
+    await requests.config_changed("topics/t")
+    assert requests.topic_configs["t"] == {"retention.ms": "1"}
     await keeper.multi([Delete(path)])
     if how == "its settings are changed":
-        await orders.config_changed("topics/t")
+        await requests.config_changed("topics/t")
     elif how == "it was never told of":
-        await orders.apply(told({"t": DELETED}))
+        await requests.apply(told({"t": DELETED}))
     else:
-        await orders.apply(told({"other": 1}, FULL))
-    assert orders.topic_configs.keys() == {"other"}
-    await registry.write_config(path, {"retention.ms": "2"}, tell=False)
-    await orders.apply(told({"t": 1}))
+        await requests.apply(told({"other": 1}, FULL))
+    assert requests.topic_configs.keys() == {"other"}
+    await registry.write_config(path, {"retention.ms": "2"})
+    await requests.apply(told({"t": 1}))
     assert broker.metadata.topics["t"].config == {"retention.ms": "2"}
     await keeper.close()
 
@@ -131,17 +132,17 @@ async def test_a_topic_is_kept_until_its_znode_is_gone(tmp_path: Path, kind: int
     registry = Registry(keeper, FakeClock())
     await registry.make_paths()
     await keeper.multi([Create(paths.topic("t"), b"{")])
-    await registry.write_config(paths.topic_config("t"), {"retention.ms": "1"}, tell=False)
-    orders = Orders(broker, registry)  # type: ignore[arg-type]
-    orders.registered(1)
-    await orders.apply(told({"t": 1, "other": 1}))
+    await registry.write_config(paths.topic_config("t"), {"retention.ms": "1"})
+    requests = ControllerRequests(broker, registry)  # type: ignore[arg-type]
+    requests.registered(1)
+    await requests.apply(told({"t": 1, "other": 1}))
     before = broker.metadata.topics["t"]
     without = {"t": DELETED} if kind == INCREMENTAL else {}
-    await orders.apply(told({**without, "other": 1}, kind))
+    await requests.apply(told({**without, "other": 1}, kind))
     assert broker.metadata.topics["t"] == before
-    assert orders.topic_configs["t"] == {"retention.ms": "1"}
+    assert requests.topic_configs["t"] == {"retention.ms": "1"}
     await keeper.multi([Delete(paths.topic("t"))])
-    await orders.apply(told({**without, "other": 1}, kind))
+    await requests.apply(told({**without, "other": 1}, kind))
     assert broker.metadata.topics.keys() == {"other"}
     await keeper.close()
 
@@ -159,17 +160,17 @@ class AwayKeeper(EmbeddedKeeper):
 async def test_a_higher_epoch_is_looked_up(tmp_path: Path) -> None:
     """What ZooKeeper does not know is not remembered: the true controller goes on."""
     keeper = AwayKeeper.open(str(tmp_path / "journal"))
-    orders = Orders(Listener(), Registry(keeper, FakeClock()))  # type: ignore[arg-type]
-    orders.registered(1)
+    requests = ControllerRequests(Listener(), Registry(keeper, FakeClock()))  # type: ignore[arg-type]
+    requests.registered(1)
 
     async def code(controller_id: int, epoch: int) -> int:
-        order = StopReplicaRequest(
+        request = StopReplicaRequest(
             controller_id=controller_id,
             controller_epoch=epoch,
             broker_epoch=1,
             topic_states=[],
         )
-        return (await orders.stop_replica(order)).error_code
+        return (await requests.stop_replica(request)).error_code
 
     assert await code(3, 1) == ErrorCode.INVALID_REQUEST, "there is no controller yet"
     elected = Create(paths.CONTROLLER, paths.controller_value(3, 0))
@@ -216,14 +217,14 @@ async def test_the_controller_knows_of_our_registration_first(tmp_path: Path) ->
             Create(paths.CONTROLLER_EPOCH, b"1"),
         ]
     )
-    orders = Orders(Listener(), registry)  # type: ignore[arg-type]
-    orders.registered(1)
+    requests = ControllerRequests(Listener(), registry)  # type: ignore[arg-type]
+    requests.registered(1)
 
     async def code(broker_epoch: int) -> int:
-        order = StopReplicaRequest(
+        request = StopReplicaRequest(
             controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[]
         )
-        return (await orders.stop_replica(order)).error_code
+        return (await requests.stop_replica(request)).error_code
 
     assert await code(99) == ErrorCode.REQUEST_TIMED_OUT, "no registration: to be sent again"
     epoch = await registry.register(BrokerInfo(1, "host", 9091, None))

@@ -31,7 +31,7 @@ async def test_a_topic_and_a_note_that_make_no_sense(
         await broker.keeper.multi([Create(paths.CONFIG_CHANGE, note, sequential=True)])
         config = {"retention.ms": "12345"}
         path = paths.topic_config("good")
-        await broker.member.registry.write_config(path, config, tell=True)
+        await broker.registry.write_config(path, config)
         async with asyncio.timeout(60):
             while broker.metadata.topics["good"].config != config:
                 await broker.next_metadata()
@@ -48,7 +48,7 @@ async def test_brokers_that_make_no_sense(
     async with Broker(settings(1, tmp_path, zookeeper)) as broker:
         await broker.keeper.multi([Create(paths.broker(7), b"nonsense")])
         await broker.controller.create_topic(NewTopic("t", 1, 1))
-        controller = broker.member.controller
+        controller = broker.election.controller
         before = controller.metadata.brokers
         await broker.keeper.multi([Set(paths.broker(1), b"nonsense")])
         await comes_true(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tidelog.clock import FakeClock
-from tidelog.controller import admin as cluster_admin
-from tidelog.controller.admin import ClusterAdmin
+from tidelog.controller import admin as admin_module
+from tidelog.controller.admin import Admin
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.keeper.registry import Registry
@@ -23,8 +23,8 @@ from tidelog.new_topic import NewTopic
 async def test_a_topic_that_is_deleted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
-    """Of a topic that was created and deleted again this broker may never hear: nobody waits."""
-    monkeypatch.setattr(cluster_admin, "_LOOK_SECONDS", 0.01)
+    """It may never be in this broker's metadata: the request does not wait for it."""
+    monkeypatch.setattr(admin_module, "_LOOK_SECONDS", 0.01)
     topic = TopicInfo("t", b"t" * 16, ())
 
     async def create(*_: object, **__: object) -> TopicInfo:
@@ -35,19 +35,16 @@ async def test_a_topic_that_is_deleted_at_once(
     async def never() -> None:
         await asyncio.Event().wait()
 
-    async def govern(work: Any) -> Any:
+    async def decide(work: Any) -> Any:
         return await work
 
     keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
-    member: Any = SimpleNamespace(
-        controller=SimpleNamespace(create_topic=create),
-        govern=govern,
-        registry=Registry(keeper, FakeClock()),
-    )
+    election: Any = SimpleNamespace(controller=SimpleNamespace(create_topic=create), decide=decide)
+    requests: Any = None
     broker: Any = SimpleNamespace(
         metadata=ClusterMetadata(), next_metadata=never, clock=FakeClock()
     )
-    admin = ClusterAdmin(broker, member)
+    admin = Admin(broker, Registry(keeper, FakeClock()), requests, election)
     async with asyncio.timeout(20):
         if exists:
             with pytest.raises(ApiError):
@@ -58,22 +55,23 @@ async def test_a_topic_that_is_deleted_at_once(
 
 
 async def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> None:
-    """It was told that it is the controller before it is ready to decide."""
+    """Its metadata names it as controller before it is ready to decide."""
     done = []
 
     async def delete(name: str) -> None:
         done.append(name)
 
-    member: Any = SimpleNamespace(controller=None)
+    election: Any = SimpleNamespace(controller=None)
 
     async def reachable() -> None:
-        member.controller = SimpleNamespace(delete_topic=delete)
+        election.controller = SimpleNamespace(delete_topic=delete)
 
-    async def govern(work: Any) -> Any:
+    async def decide(work: Any) -> Any:
         return await work
 
-    member.reachable, member.govern = reachable, govern
+    election.reachable, election.decide = reachable, decide
+    unused: Any = None
     broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
     async with asyncio.timeout(20):
-        await ClusterAdmin(broker, member).delete_topic("t")
+        await Admin(broker, unused, unused, election).delete_topic("t")
     assert done == ["t"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.controller.coalescing import Together
+from tidelog.controller.coalescing import Coalescing
 from tidelog.keeper.keeper import KeeperError
 
 
@@ -19,7 +19,7 @@ class Work:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.rounds: list[list[int]] = []
-        self.ask = Together(self.lock, self.double)
+        self.ask = Coalescing(self.lock, self.double)
 
     async def double(self, numbers: Sequence[int]) -> list[int | Exception]:
         self.rounds.append(list(numbers))

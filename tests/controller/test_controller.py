@@ -16,7 +16,7 @@ from tidelog.errors import ApiError, ErrorCode, SettingError
 from tidelog.keeper import paths
 from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.keeper.keeper import KeeperError
-from tidelog.keeper.registry import PRODUCER_ID_BLOCK
+from tidelog.keeper.registry import PRODUCER_ID_BLOCK, Registry
 from tidelog.metadata import BrokerInfo, ClusterMetadata
 from tidelog.new_topic import NewTopic
 from tidelog.settings import Settings
@@ -44,9 +44,20 @@ class Cluster:
 
     def restart(self) -> None:
         self.keeper = EmbeddedKeeper.open(str(self.path / "journal"))
+        self.registry = Registry(self.keeper, FakeClock())
         self.controller = Controller(self.keeper, self.settings, FakeClock(), self.published.append)
-        self.cluster_id = run(self.controller.find_cluster_id(None))
-        run(self.controller.elect(ME, self.cluster_id))
+        run(self.start())
+
+    async def start(self) -> None:
+        await self.registry.make_paths()
+        self.cluster_id = await self.registry.find_cluster_id(None)
+        await self.registry.register(ME)
+        await self.controller.elect(ME.broker_id)
+        await self.controller.load(self.cluster_id, ME.broker_id)
+
+    def marks(self) -> list[str]:
+        """Topics whose deletion has begun."""
+        return run(self.keeper.children(paths.DELETED_TOPICS))
 
     def create(self, *args: Any, **named: Any) -> Any:
         return run(self.controller.create_topic(NewTopic(*args, **named)))
@@ -73,27 +84,22 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def test_first_start_and_later_ones(cluster: Cluster) -> None:
-    assert cluster.controller.first_start
     assert len(parse_uuid(cluster.cluster_id)) == 16
     first = cluster.cluster_id
     assert run(cluster.keeper.get(paths.CONTROLLER_EPOCH))[0] == b"1"
     for path in paths.PERSISTENT:
         assert run(cluster.keeper.exists(path)) is not None
     cluster.restart()
-    assert cluster.controller.first_start, "a start that was interrupted does not count"
-    run(cluster.controller.settled())
-    cluster.restart()
-    assert not cluster.controller.first_start
     assert cluster.cluster_id == first
-    assert run(cluster.keeper.get(paths.CONTROLLER_EPOCH))[0] == b"3"
+    assert run(cluster.keeper.get(paths.CONTROLLER_EPOCH))[0] == b"2"
     assert cluster.controller.metadata.controller_id == 3
 
 
 def test_the_id_on_disk_is_taken(tmp_path: Path) -> None:
     keeper = EmbeddedKeeper.open(str(tmp_path / "journal"))
-    controller = Controller(keeper, Settings.of(), FakeClock(), lambda _: None)
-    assert run(controller.find_cluster_id("from-meta-properties")) == "from-meta-properties"
-    assert run(controller.find_cluster_id("another")) == "from-meta-properties"
+    registry = Registry(keeper, FakeClock())
+    assert run(registry.find_cluster_id("from-meta-properties")) == "from-meta-properties"
+    assert run(registry.find_cluster_id("another")) == "from-meta-properties"
 
 
 def test_a_broker_registers_once(cluster: Cluster) -> None:
@@ -101,7 +107,7 @@ def test_a_broker_registers_once(cluster: Cluster) -> None:
     assert (value["port"], value["version"]) == (9092, 5)
     assert cluster.json(paths.CONTROLLER)["brokerid"] == 3
     with pytest.raises(SettingError, match=r"broker\.id=3"):
-        run(cluster.controller.elect(ME, cluster.cluster_id))
+        run(cluster.registry.register(ME))
 
 
 def test_create(cluster: Cluster) -> None:
@@ -183,7 +189,7 @@ def test_deletion(cluster: Cluster) -> None:
     assert cluster.topics == {"tt": 1}
     assert cluster.published[-1].topic_by_id(topic.topic_id) is None
     assert run(cluster.keeper.exists(paths.topic_config("t"))) is None
-    assert run(cluster.controller.deleted_topics()) == set()
+    assert cluster.marks() == []
     missing = cluster.refused(cluster.controller.delete_topic("t"))
     assert missing.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     again = cluster.create("t", 1)
@@ -193,7 +199,7 @@ def test_deletion(cluster: Cluster) -> None:
 
 
 def test_a_deletion_that_a_crash_interrupted(cluster: Cluster) -> None:
-    """The mark stays until the logs are gone."""
+    """The mark outlives the znodes of the topic: its logs are to go too."""
     cluster.create("t")
 
     def crash(metadata: ClusterMetadata) -> None:
@@ -202,11 +208,10 @@ def test_a_deletion_that_a_crash_interrupted(cluster: Cluster) -> None:
     cluster.controller._publish = crash
     with pytest.raises(RuntimeError):
         run(cluster.controller.delete_topic("t"))
+    assert cluster.marks() == ["t"]
     cluster.restart()
     assert cluster.topics == {}
-    assert run(cluster.controller.deleted_topics()) == {"t"}
-    run(cluster.controller.settled())
-    assert run(cluster.controller.deleted_topics()) == set()
+    assert cluster.marks() == []
 
 
 def test_more_partitions(cluster: Cluster) -> None:
@@ -241,20 +246,22 @@ def test_partitions_that_are_refused(
 
 def test_settings_outlive_a_restart(cluster: Cluster) -> None:
     cluster.create("t")
-    run(cluster.controller.set_topic_config("t", {"retention.ms": "5"}))
-    run(cluster.controller.set_topic_config("t", {"segment.bytes": "1000"}))
-    run(cluster.controller.set_broker_config("<default>", {"log.retention.ms": "7"}))
-    run(cluster.controller.set_broker_config("3", {}))
+    write = cluster.registry.write_config
+    run(write(paths.topic_config("t"), {"retention.ms": "5"}))
+    run(write(paths.topic_config("t"), {"segment.bytes": "1000"}))
+    run(write(paths.broker_config("<default>"), {"log.retention.ms": "7"}))
+    run(write(paths.broker_config("3"), {}))
     cluster.restart()
     assert cluster.controller.metadata.topics["t"].config == {"segment.bytes": "1000"}
-    configs = cluster.controller.metadata.broker_configs
+    configs = run(cluster.registry.broker_configs())
     assert configs == {"<default>": {"log.retention.ms": "7"}, "3": {}}
+    assert len(run(cluster.registry.config_changes(""))) == 4, "every broker is notified"
 
 
 def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
     seen: list[int] = []
     for i in range(6):
-        block = run(cluster.controller.allocate_producer_ids(3))
+        block = run(cluster.registry.allocate_producer_ids(3))
         assert len(block) == PRODUCER_ID_BLOCK
         seen += [block[0], block[-1]]
         if i % 2:
@@ -278,8 +285,7 @@ def test_what_the_keeper_did_not_take_has_not_happened(
         cluster.controller.create_topic(NewTopic("new")),
         cluster.controller.delete_topic("t"),
         cluster.controller.create_partitions("t", 9),
-        cluster.controller.set_topic_config("t", {}),
-        cluster.controller.allocate_producer_ids(3),
+        cluster.registry.allocate_producer_ids(3),
     ):
         with pytest.raises(KeeperError):
             run(work)
@@ -289,15 +295,15 @@ def test_what_the_keeper_did_not_take_has_not_happened(
 
 def test_two_brokers_cannot_be_given_the_same_block(cluster: Cluster) -> None:
     """A conditional write: who read an old block number tries again."""
-    blocks = [run(cluster.controller.allocate_producer_ids(3)) for _ in range(2)]
+    blocks = [run(cluster.registry.allocate_producer_ids(3)) for _ in range(2)]
     real = cluster.keeper.get
     answers = [run(real(paths.PRODUCER_IDS))]
 
     async def stale(path: str, watch: Any = None) -> Any:
         return answers.pop() if answers else await real(path, watch)
 
-    run(cluster.controller.allocate_producer_ids(4))
+    run(cluster.registry.allocate_producer_ids(4))
     cluster.keeper.get = stale  # type: ignore[method-assign]
-    blocks.append(run(cluster.controller.allocate_producer_ids(3)))
+    blocks.append(run(cluster.registry.allocate_producer_ids(3)))
     assert not answers
     assert [block[0] for block in blocks] == [0, PRODUCER_ID_BLOCK, 3 * PRODUCER_ID_BLOCK]

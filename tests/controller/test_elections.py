@@ -1,4 +1,4 @@
-"""Who leads is decided by pure functions; what must never happen holds for any input."""
+"""Elections and reassignments are functions without I/O; their invariants hold for any input."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.controller import elections
-from tidelog.controller import reassignments as moves
-from tidelog.controller.elections import NOBODY, settle
+from tidelog.controller import elections, reassignments
+from tidelog.controller.elections import NO_LEADER, settle
 from tidelog.controller.topics import spread
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import PartitionInfo
@@ -27,10 +26,10 @@ def info(leader: int, isr: list[int], replicas: tuple[int, ...] = (1, 2, 3)) -> 
         (info(1, [1, 2, 3]), {2, 3}, 2, (2, 3), 6),  # the leader died
         (info(1, [1, 2, 3]), {1, 3}, 1, (1, 3), 5),  # a follower died: the leader goes on
         (info(1, [1, 3]), {2, 3}, 3, (3,), 6),  # 2 lives, but it is not in sync
-        (info(1, [1]), {2, 3}, NOBODY, (1,), 6),  # nobody may lead; 1 is remembered
-        (info(1, [1, 2, 3]), set(), NOBODY, (1,), 6),  # all died at once
-        (info(NOBODY, [1]), {1, 2}, 1, (1,), 6),  # it came back
-        (info(NOBODY, [1]), {2}, NOBODY, (1,), 5),  # still waiting
+        (info(1, [1]), {2, 3}, NO_LEADER, (1,), 6),  # no replica may lead; 1 is remembered
+        (info(1, [1, 2, 3]), set(), NO_LEADER, (1,), 6),  # all died at once
+        (info(NO_LEADER, [1]), {1, 2}, 1, (1,), 6),  # it came back
+        (info(NO_LEADER, [1]), {2}, NO_LEADER, (1,), 5),  # still waiting
         (info(2, [1, 2]), {1, 2, 3}, 2, (1, 2), 5),  # no preferred election by itself
     ],
 )
@@ -42,7 +41,7 @@ def test_settle(
 
 
 def test_unclean() -> None:
-    after = settle(info(NOBODY, [1]), {2, 3}, unclean=True)
+    after = settle(info(NO_LEADER, [1]), {2, 3}, unclean=True)
     assert (after.leader, after.isr, after.leader_epoch) == (2, (2,), 6)
     assert settle(info(1, [1, 3]), {2, 3}, unclean=True).leader == 3, "a clean one comes first"
 
@@ -66,7 +65,7 @@ def test_preferred() -> None:
 def partitions(draw: st.DrawFn) -> PartitionInfo:
     replicas = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)))
     isr = tuple(draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
-    leader = draw(st.sampled_from([*isr, NOBODY]))
+    leader = draw(st.sampled_from([*isr, NO_LEADER]))
     return PartitionInfo(leader, draw(st.integers(0, 9)), replicas, isr)
 
 
@@ -75,22 +74,22 @@ def test_what_never_happens(before: PartitionInfo, live: set[int], avoid: set[in
     after = settle(before, live, avoid=avoid)
     assert after.isr, "somebody always is known to have everything"
     assert set(after.isr) <= set(before.isr), "nobody comes into sync by an election"
-    assert after.leader == NOBODY or after.leader in after.isr
+    assert after.leader == NO_LEADER or after.leader in after.isr
     if not avoid:
-        assert after.leader == NOBODY or after.leader in live
-        assert (after.leader == NOBODY) == (not set(before.isr) & live)
+        assert after.leader == NO_LEADER or after.leader in live
+        assert (after.leader == NO_LEADER) == (not set(before.isr) & live)
         assert settle(after, live) == after, "a second look changes nothing"
     assert (after.leader_epoch > before.leader_epoch) == (after.leader != before.leader)
 
 
 @given(partitions(), st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True))
 def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
-    moving = moves.begin_move(before, tuple(wanted))
+    moving = reassignments.begin(before, tuple(wanted))
     assert set(moving.replicas) == set(before.replicas) | set(wanted)
     assert elections.target(moving) == tuple(wanted)
     assert moving.isr == before.isr
-    assert set(moves.cancel_move(moving).replicas) == set(before.replicas)
-    again = moves.begin_move(moving, before.replicas)
+    assert set(reassignments.cancel(moving).replicas) == set(before.replicas)
+    again = reassignments.begin(moving, before.replicas)
     assert set(again.replicas) == set(before.replicas), "there and back"
     assert not again.adding
     caught_up = PartitionInfo(
@@ -102,11 +101,11 @@ def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
         moving.adding,
         moving.removing,
     )
-    if moves.can_finish_move(caught_up):
-        after = moves.finish_move(caught_up, set(moving.replicas))
+    if reassignments.can_finish(caught_up):
+        after = reassignments.finish(caught_up, set(moving.replicas))
         assert after.replicas == tuple(wanted)
         assert set(after.isr) == set(wanted)
-        assert after.leader in wanted or before.leader == NOBODY
+        assert after.leader in wanted or before.leader == NO_LEADER
         assert (after.leader_epoch > before.leader_epoch) == (after.leader != before.leader)
         assert (after.adding, after.removing) == ((), ())
 
@@ -121,12 +120,12 @@ def test_moves(before: PartitionInfo, wanted: list[int]) -> None:
     ],
 )
 def test_a_move_ends_when_all_that_stay_are_in_sync(isr: list[int], done: bool) -> None:
-    moving = moves.begin_move(info(1, isr, (1, 2)), (3, 2))
+    moving = reassignments.begin(info(1, isr, (1, 2)), (3, 2))
     assert (moving.adding, moving.removing) == ((3,), (1,))
-    assert moves.can_finish_move(replace(moving, isr=tuple(isr))) == done
-    shrinking = moves.begin_move(info(1, [1, 2]), (2, 3))
-    assert not moves.can_finish_move(shrinking), "3 stays and is not in sync"
-    assert not moves.can_finish_move(info(1, [1, 2, 3])), "nothing moves"
+    assert reassignments.can_finish(replace(moving, isr=tuple(isr))) == done
+    shrinking = reassignments.begin(info(1, [1, 2]), (2, 3))
+    assert not reassignments.can_finish(shrinking), "3 stays and is not in sync"
+    assert not reassignments.can_finish(info(1, [1, 2, 3])), "nothing moves"
 
 
 @pytest.mark.parametrize(
@@ -139,18 +138,18 @@ def test_a_move_ends_when_all_that_stay_are_in_sync(isr: list[int], done: bool) 
 )
 def test_moves_that_cannot_be(wanted: tuple[int, ...], reason: str) -> None:
     with pytest.raises(ApiError, match=reason) as refused:
-        moves.plan_move(info(1, [1, 2]), wanted, {1, 2, 4})
+        reassignments.plan(info(1, [1, 2]), wanted, {1, 2, 4})
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert moves.plan_move(info(1, [1, 2]), (3, 1), {1, 2, 4}).replicas == (3, 1, 2), "3 is away"
+    assert reassignments.plan(info(1, [1, 2]), (3, 1), {1, 2, 4}).replicas == (3, 1, 2), "3 is away"
 
 
 def test_a_move_that_ends_elects_another_leader_in_a_new_epoch() -> None:
     """What the old one writes after this must be refused."""
-    moving = replace(moves.begin_move(info(1, [1, 2], (1, 2)), (3, 2)), isr=(1, 2, 3))
-    after = moves.finish_move(moving, {1, 2, 3})
+    moving = replace(reassignments.begin(info(1, [1, 2], (1, 2)), (3, 2)), isr=(1, 2, 3))
+    after = reassignments.finish(moving, {1, 2, 3})
     assert (after.leader, after.leader_epoch, after.replicas) == (3, 6, (3, 2))
-    assert moves.finish_move(moving, {1, 2}).leader == 2, "3 is dead"
-    stays = moves.finish_move(replace(moving, leader=2), {1, 2, 3})
+    assert reassignments.finish(moving, {1, 2}).leader == 2, "3 is dead"
+    stays = reassignments.finish(replace(moving, leader=2), {1, 2, 3})
     assert (stays.leader, stays.leader_epoch) == (2, 5)
 
 

@@ -1,4 +1,4 @@
-"""A member of a cluster whose session ends, or whose office does, at the wrong moment."""
+"""A member of a cluster whose session ends, or its time as controller, at the wrong moment."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from controller.test_cluster_controller import Office, in_office
+from controller.test_controller_decisions import Cluster, with_controller
 from support.waiting import comes_true
 
-from tidelog.controller import membership as membership_module
-from tidelog.controller.membership import IdTaken, Membership
+from tidelog.broker.controller_requests import ControllerRequests
+from tidelog.controller import registration as registration_module
+from tidelog.controller.active_controller import ActiveController
+from tidelog.controller.election import Election
+from tidelog.controller.registration import IdTaken, Registration
 from tidelog.errors import SettingError
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import ConnectionLost, Create, SessionExpired, Set
-from tidelog.keeper.registry import patiently
+from tidelog.keeper.registry import retry
 from tidelog.metadata import BrokerInfo
 
 
@@ -28,27 +31,43 @@ async def test_a_session_may_end_before_we_have_joined() -> None:
             raise troubles.pop()
         return "value"
 
-    assert await patiently(read) == "value"
+    assert await retry(read) == "value"
 
 
-def membership(office: Office) -> Membership:
-    """Of broker 1, as far as ZooKeeper goes."""
-    info = BrokerInfo(1, "host", 9091, None)
-    broker: Any = SimpleNamespace(
-        broker_id=1,
-        settings=office.settings,
-        clock=office.registry._clock,
-        own_info=lambda: info,
-    )
-    return Membership(broker, office.keeper)
+class Registrant:
+    """Broker 1, as far as its registration goes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        info = BrokerInfo(1, "host", 9091, None)
+        self.host: Any = SimpleNamespace(
+            broker_id=1, settings=cluster.settings, own_info=lambda: info, spawn=None
+        )
+        self.requests: Any = ControllerRequests(self.host, cluster.registry)
+        self.looks = asyncio.Event()
+        self.registration = Registration(self.host, cluster.keeper, cluster.registry, self.requests)
+
+    async def register(self) -> None:
+        await self.registration.ensure(self.looks.set)
+
+    @property
+    def epoch(self) -> int:
+        epoch: int = self.requests.broker_epoch
+        return epoch
 
 
-class Asked:
-    """The channels of a controller, which may die before it has asked everybody."""
+class Channels:
+    """The channels of a controller, which may die before it has asked every broker."""
+
+    epoch = 0
+    storage_answered = None
 
     def __init__(self, dies_at: int = -1) -> None:
         self.brokers: set[int] = set()
         self._dies_at = dies_at
+
+    def publish(self, metadata: object) -> None: ...
+
+    def close(self) -> None: ...
 
     def ask_again(self, broker_id: int) -> None:
         if broker_id == self._dies_at:
@@ -56,47 +75,70 @@ class Asked:
         self.brokers.add(broker_id)
 
 
+class Elected:
+    """The election that the controller has won."""
+
+    stepped_down = False
+
+    def step_down(self) -> None:
+        self.stepped_down = True
+
+
+def active(cluster: Cluster, channels: Any, election: Any) -> ActiveController:
+    connected = asyncio.Event()
+    connected.set()
+    tasks = []
+
+    def spawn(work: Any) -> asyncio.Task[None]:
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    host: Any = SimpleNamespace(broker_id=1, settings=cluster.settings, spawn=spawn)
+    detector: Any = SimpleNamespace(watch=lambda brokers: None)
+    return ActiveController(
+        host, cluster.registry, cluster.controller, channels, detector, election, connected
+    )
+
+
 def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
     """The next one finds them: a note goes when it has been acted on, and not before."""
 
-    async def work(office: Office) -> None:
-        member = membership(office)
-        member.controller = office.controller
+    async def work(cluster: Cluster) -> None:
         for broker_id in (2, 3):
-            await office.registry.tell_log_dir_event(broker_id)
-        dying: Any = Asked(dies_at=3)
-        await member._watch_disks(office.controller, dying)
-        assert member.controller is None, "it has stepped down"
-        await office.elect()
-        member.controller = office.controller
-        asked: Any = Asked()
-        watching = asyncio.create_task(member._watch_disks(office.controller, asked))
+            await cluster.registry.notify_log_dir_event(broker_id)
+        election = Elected()
+        dying = active(cluster, Channels(dies_at=3), election)
+        await comes_true(lambda: election.stepped_down)
+        dying.close()
+        await cluster.elect()
+        channels = Channels()
+        next_one = active(cluster, channels, Elected())
 
         async def handled() -> bool:
-            return not (await office.registry.log_dir_events(lambda: None))[1]
+            return not (await cluster.registry.log_dir_events(lambda: None))[1]
 
-        await comes_true(handled, "the notes are gone")
-        assert asked.brokers == {2, 3}
-        watching.cancel()
+        await comes_true(handled, "the notifications are gone")
+        assert channels.brokers == {2, 3}
+        next_one.close()
 
-    in_office(tmp_path, work)
+    with_controller(tmp_path, work)
 
 
-def test_somebody_spoils_our_registration(tmp_path: Path) -> None:
+def test_our_registration_is_overwritten(tmp_path: Path) -> None:
     """The others take us for absent: we register again."""
 
-    async def work(office: Office) -> None:
-        member = membership(office)
-        await member._register()
-        before = member.orders.broker_epoch
-        await office.keeper.multi([Set(paths.broker(1), b"{")])
+    async def work(cluster: Cluster) -> None:
+        member = Registrant(cluster)
+        await member.register()
+        before = member.epoch
+        await cluster.keeper.multi([Set(paths.broker(1), b"{")])
         async with asyncio.timeout(60):
-            await member._look_again.wait()  # we hear of it
-        await member._register()
-        assert member.orders.broker_epoch > before
-        assert (await office.registry.brokers())[1].epoch == member.orders.broker_epoch
+            await member.looks.wait()
+        await member.register()
+        assert member.epoch > before
+        assert (await cluster.registry.brokers())[1].epoch == member.epoch
 
-    in_office(tmp_path, work)
+    with_controller(tmp_path, work)
 
 
 @pytest.mark.parametrize("whose", ["another process's", "our ended session's"])
@@ -104,63 +146,72 @@ def test_a_registration_at_our_address_when_we_wake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """Our session has ended.  Who has taken our place stays; what is left of ours goes."""
-    monkeypatch.setattr(membership_module, "_END_SECONDS", 0.05)
+    monkeypatch.setattr(registration_module, "_END_SECONDS", 0.05)
 
-    async def work(office: Office) -> None:
-        member = membership(office)
-        await member._register()
-        member._joined = True
-        await office.leave(1)
+    async def work(cluster: Cluster) -> None:
+        member = Registrant(cluster)
+        await member.register()
+        await cluster.leave(1)
         value = paths.broker_value("host", 9091, None, 0)
-        await office.keeper.multi([Create(paths.broker(1), value)])
-        found = await office.registry.registration(1)
+        await cluster.keeper.multi([Create(paths.broker(1), value)])
+        found = await cluster.registry.registration(1)
         assert found is not None
         epoch = found[1].czxid
         if whose == "another process's":
             with pytest.raises(IdTaken, match="running already, on host:9091"):
-                await member._register()
-            assert await office.registry.registration(1) == found
+                await member.register()
+            assert await cluster.registry.registration(1) == found
             return
-        member.orders.registered(epoch)
+        member.requests.registered(epoch)
         looks = []
-        look = member.registry.registration
+        look = cluster.registry.registration
 
         async def counted(broker_id: int, watch: Any = None) -> Any:
             looks.append(broker_id)
             return await look(broker_id, watch)
 
-        monkeypatch.setattr(member.registry, "registration", counted)
-        registering = asyncio.create_task(member._register())
+        monkeypatch.setattr(cluster.registry, "registration", counted)
+        registering = asyncio.create_task(member.register())
         await comes_true(lambda: len(looks) > 1, "it waits for it to go")
-        assert await office.registry.registration(1) == found
-        await office.leave(1)
+        assert await cluster.registry.registration(1) == found
+        await cluster.leave(1)
         async with asyncio.timeout(60):
             await registering
-        assert member.orders.broker_epoch > epoch
+        assert member.epoch > epoch
 
-    in_office(tmp_path, work)
+    with_controller(tmp_path, work)
 
 
 def test_something_stands_in_place_of_our_registration(tmp_path: Path) -> None:
-    async def work(office: Office) -> None:
-        await office.leave(1)
-        await office.keeper.multi([Create(paths.broker(1), b"junk")])
+    async def work(cluster: Cluster) -> None:
+        await cluster.leave(1)
+        await cluster.keeper.multi([Create(paths.broker(1), b"junk")])
         with pytest.raises(
             SettingError, match=r"broker.id=1: /brokers/ids/1 makes no sense.*delet"
         ):
-            await membership(office)._register()
+            await Registrant(cluster).register()
 
-    in_office(tmp_path, work)
+    with_controller(tmp_path, work)
 
 
 def test_the_registration_of_the_controller_makes_no_sense(tmp_path: Path) -> None:
     """Then its session alone says whether it lives; it is no reason to give up."""
 
-    async def work(office: Office) -> None:
-        await office.keeper.multi([Set(paths.broker(1), b"junk")])
-        member = membership(office)
-        await member._watch_over_controller()
-        await member._has_died(BrokerInfo(1, "host", 9091, None))
-        assert await office.keeper.exists(paths.CONTROLLER)
+    async def work(cluster: Cluster) -> None:
+        await cluster.keeper.multi([Set(paths.broker(1), b"junk")])
+        member = Registrant(cluster)
+        member.host.broker_id = 2
+        election = Election(
+            member.host,
+            cluster.keeper,
+            cluster.registry,
+            member.registration,
+            member.requests,
+            asyncio.Event(),
+            dict,
+        )
+        await election._watch_controller()
+        await election._detector._died(BrokerInfo(1, "host", 9091, None))
+        assert await cluster.keeper.exists(paths.CONTROLLER)
 
-    in_office(tmp_path, work)
+    with_controller(tmp_path, work)

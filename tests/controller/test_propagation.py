@@ -114,7 +114,7 @@ async def test_a_broker_that_misses_the_first_requests_hears_everything() -> Non
         listener.fail = fail
         controller = Propagation(listener, listener.hear)  # type: ignore[arg-type]
         controller.publish(ALONE.with_topic(topic(OLD)))
-        await controller.told()
+        await controller.sent()
         kinds = {type(request): request.type for request in listener.heard}  # type: ignore[attr-defined]
         full = channel.FULL
         assert kinds == {LeaderAndIsrRequest: full, UpdateMetadataRequest: full}
@@ -158,7 +158,7 @@ async def test_everybody_is_told() -> None:
     async with connected() as (controller, listener):
         listener.fail = UpdateMetadataRequest
         controller.publish(ALONE.with_topic(topic(NEW)))
-        await controller.told()
+        await controller.sent()
         assert listener.count(UpdateMetadataRequest) == 2
 
 
@@ -170,7 +170,7 @@ async def test_nobody_waits_for_a_broker_that_refuses() -> None:
         await comes_true(listener.tasks[0].done)
         controller.publish(ALONE)
         async with asyncio.timeout(60):
-            await controller.told()
+            await controller.sent()
         listener.tasks.clear()
 
 
@@ -182,7 +182,7 @@ async def test_a_broker_that_cannot_ask_zookeeper_about_us() -> None:
         await comes_true(lambda: listener.leaders_of(NEW) > 1)
         listener.refuses = ErrorCode.NONE
         async with asyncio.timeout(60):
-            await controller.told()
+            await controller.sent()
         assert listener.count(UpdateMetadataRequest) == 2
 
 

@@ -193,7 +193,7 @@ class World:
         """Its session is over and it does not know: another is elected meanwhile."""
         others = self.live - {self.info.leader}
         after = elections.settle(self.info, others)
-        if after is not self.info and after.leader != elections.NOBODY:
+        if after is not self.info and after.leader != elections.NO_LEADER:
             self.info = replace(after, partition_epoch=self.info.partition_epoch + 1)
             self.tell(after.leader)
 

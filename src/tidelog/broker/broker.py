@@ -10,44 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import socket
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidelog import files
-from tidelog.broker import handlers
+from tidelog.broker import handlers, standalone
 from tidelog.broker.connection import Connection
+from tidelog.broker.controller_requests import ControllerRequests
 from tidelog.broker.dispatch import serve_own
 from tidelog.broker.server import Server
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
 from tidelog.clock import Clock, SystemClock
-from tidelog.controller.admin import ClusterAdmin
-from tidelog.controller.admin_protocol import Admin
-from tidelog.controller.controller import Controller
+from tidelog.controller.admin import Admin
+from tidelog.controller.election import Election
 from tidelog.controller.membership import Membership
 from tidelog.coordinators.groups.service import GroupCoordinator
-from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.ids import random_uuid
-from tidelog.keeper.embedded import EmbeddedKeeper
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.keeper import Keeper
 from tidelog.keeper.paths import DEFAULT_ENTITY
-from tidelog.keeper.registry import patiently
-from tidelog.keeper.znodes import KEEP_ALL
+from tidelog.keeper.registry import Registry, retry
 from tidelog.keeper.zookeeper import ZooKeeper
-from tidelog.log.manager import LogManager, Opened, WrongCluster
+from tidelog.log.manager import LogManager, WrongCluster
 from tidelog.metadata import (
-    INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     BrokerInfo,
     ClusterMetadata,
     PartitionInfo,
     TopicInfo,
 )
-from tidelog.new_topic import NewTopic
 from tidelog.partition.appending import Appender
 from tidelog.partition.cleaner import LogCleaner
 from tidelog.partition.fetch_sessions import FetchSessions
@@ -71,13 +64,11 @@ log = logging.getLogger(__name__)
 
 handlers.load_all()
 
-KEEPER_JOURNAL = "tidelog-keeper.journal"
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of answers that are kept, with their requests
 _ANSWER_OVERHEAD = 500
+_MAX_LOG_CONFIGS = 1000
 _CONTROLLED_SHUTDOWN_VERSION = 3
-_HAND_OVER_SECONDS = 15  # who stops us does not wait for ever
-# Topic settings are not on disk; without this one, retention would drop committed offsets.
-_INTERNAL_CONFIG = {"cleanup.policy": "compact"}
+_HAND_OVER_SECONDS = 15
 
 
 class Broker:
@@ -104,9 +95,13 @@ class Broker:
         )
         self.groups = GroupCoordinator(self)
         self.server = Server(self, self.settings)
+        self.standalone = not self.settings["zookeeper.connect"]  # the only one of its cluster
         self.keeper: Keeper
+        self.registry: Registry
+        self.controller_requests: ControllerRequests
+        self.member: Membership
+        self.election: Election
         self.controller: Admin
-        self.member: Membership | None = None  # of a cluster; None with the embedded keeper
         self.known_brokers: dict[int, BrokerInfo] = {}  # leaders that clients do not know yet
         self.leader_throttle = Throttle(self.clock)
         self.follower_throttle = Throttle(self.clock)
@@ -123,7 +118,8 @@ class Broker:
         )
         self.isr_changes = IsrChanges(self)
         self._metadata_waiters: list[asyncio.Future[None]] = []
-        self._last_config: tuple[TopicInfo, Settings, LogConfig] | None = None
+        self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}
+        self._log_configs_of = self.settings
         self._producer_ids = iter(range(0))
         self._producer_id_lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
@@ -147,8 +143,6 @@ class Broker:
             self.server.stop_accepting()
             self.manager.release()
             raise
-        if self.member is None:
-            self.server.start()
         self._started = True
         settings = self.settings
         self.spawn(self.server.reap_idle())
@@ -165,169 +159,112 @@ class Broker:
             settings["log.flush.offset.checkpoint.interval.ms"],
             settings["log.flush.start.offset.checkpoint.interval.ms"],
         ]
-        if self.member is not None:
+        if not self.standalone:  # else the high watermark is the end of the log
             intervals.append(settings["replica.high.watermark.checkpoint.interval.ms"])
         self.spawn(self.replicas.keep_checkpoints(min(intervals)))
 
     async def _open(self) -> None:
-        if self.settings["zookeeper.connect"]:
-            await self._open_in_cluster()
-        else:
-            await self._open_alone()
-
-    async def _open_alone(self) -> None:
-        keeper = EmbeddedKeeper.open(self._find_journal())
-        self.keeper = keeper
-        controller = Controller(keeper, self.settings, self.clock, self.publish)
-        self.controller = controller
-        cluster_id = await controller.find_cluster_id(self.manager.cluster_id())
-        self.manager.identify(self.broker_id, cluster_id)
-        await controller.elect(self.own_info(), cluster_id)
-        self.metadata = controller.metadata
-        self._apply_broker_configs(self.metadata)
-        found = self.manager.load(self._config_by_name, self._report_progress)
-        await self._settle_unknown_logs(controller, found)
-        await self._catch_up(controller)
-        self.publish(controller.metadata)
-
-    async def _open_in_cluster(self) -> None:
-        """Open the logs; what to do with them the controller says, once we have joined."""
-        settings = self.settings
-        session: int = settings["zookeeper.session.timeout.ms"]
-        keeper = await ZooKeeper.connect(
-            settings["zookeeper.connect"],
-            session,
-            settings["zookeeper.connection.timeout.ms"] or session,
-        )
-        self.keeper = keeper
+        """Open the logs, and join the cluster: its controller decides what becomes of them."""
+        keeper = self.keeper = await self._open_keeper()
+        registry = self.registry = Registry(keeper, self.clock)
+        requests = self.controller_requests = ControllerRequests(self, registry)
+        self.member = Membership(self, keeper, registry, requests, self._log_epochs)
+        self.election = self.member.election
+        self.controller = Admin(self, registry, requests, self.election)
         try:
-            member = Membership(self, keeper)
-            registry, known = member.registry, self.manager.cluster_id()
-            if known is not None and await patiently(registry.cluster_id) is None:
-                # Its topics would be unknown, and their logs set aside.
-                raise WrongCluster(
-                    f"the data belongs to cluster {known}, but ZooKeeper at "
-                    f"{settings['zookeeper.connect']} knows of no cluster: is zookeeper.connect "
-                    "right, and is it started on its own data? If these are lost for good, remove "
-                    "meta.properties from log.dirs: a new cluster sets the old logs aside"
-                )
-            cluster_id = await patiently(lambda: registry.find_cluster_id(None))
+            cluster_id = await self._find_cluster_id()
             self.manager.identify(self.broker_id, cluster_id)
-            await patiently(member.prepare)
+            await retry(self.member.prepare)
             self.metadata = ClusterMetadata(
                 cluster_id=cluster_id,
-                broker_configs=await patiently(registry.broker_configs),
-                group_configs=await patiently(registry.group_configs),
+                broker_configs=await retry(registry.broker_configs),
+                group_configs=await retry(registry.group_configs),
             )
             self._apply_broker_configs(self.metadata)
             self.manager.load(
-                lambda name: self._log_config(name, member.orders.topic_configs.get(name, {})),
+                lambda name: self._log_config(name, requests.topic_configs.get(name, {})),
                 self._report_progress,
             )
-            self.member = member
-            self.controller = ClusterAdmin(self, member)
             self.replicas.propose_isr = self.isr_changes.propose
             self.replicas.let_go = self.fetchers.forget
-            self.reader.is_registered = member.is_registered
-            # The controller's orders come as soon as we are registered.
-            self.server.start(clients=False)
             self.spawn(self.isr_changes.run())
-            await member.join()
-            # The first now: idempotent producers also come while ZooKeeper is away.
-            ids = await patiently(lambda: registry.allocate_producer_ids(self.broker_id))
-            self._producer_ids = iter(ids)
-            self.server.let_clients_in()
+            if self.standalone:
+                await self._join_alone()
+            else:
+                await self._join()
         except BaseException:
             await self._abandon()
             await keeper.close()
             raise
-        self.spawn(self.replicas.keep_in_sync_sets(settings["replica.lag.time.max.ms"]))
+        self.spawn(self.replicas.keep_in_sync_sets(self.settings["replica.lag.time.max.ms"]))
+
+    async def _open_keeper(self) -> Keeper:
+        if self.standalone:
+            return standalone.open_keeper(self.manager)
+        session: int = self.settings["zookeeper.session.timeout.ms"]
+        return await ZooKeeper.connect(
+            self.settings["zookeeper.connect"],
+            session,
+            self.settings["zookeeper.connection.timeout.ms"] or session,
+        )
+
+    async def _find_cluster_id(self) -> str:
+        known = self.manager.cluster_id()
+        if self.standalone:
+            return await self.registry.find_cluster_id(known)
+        if known is not None and await retry(self.registry.cluster_id) is None:
+            # Its topics would be unknown, and their logs quarantined.
+            raise WrongCluster(
+                f"the data belongs to cluster {known}, but ZooKeeper at "
+                f"{self.settings['zookeeper.connect']} knows of no cluster: is zookeeper.connect "
+                "right, and is it started on its own data? If these are lost for good, remove "
+                "meta.properties from log.dirs: a new cluster sets the old logs aside"
+            )
+        return await retry(lambda: self.registry.find_cluster_id(None))
+
+    def _log_epochs(self) -> Mapping[tuple[str, int], int]:
+        return standalone.log_epochs(self.manager) if self.standalone else {}
+
+    async def _join_alone(self) -> None:
+        await standalone.reconcile(
+            self.keeper, self.registry, self.manager, self.own_info(), self.settings
+        )
+        await self.member.join()
+        self.server.start()
+
+    async def _join(self) -> None:
+        self.reader.is_registered = self.member.is_registered
+        # The controller's requests come as soon as we are registered.
+        self.server.start(clients=False)
+        self.spawn(self.replicas.log_dirs.watch(self.member.log_dirs_changed))
+        await self.member.join()
+        # The first now: idempotent producers also come while ZooKeeper is away.
+        ids = await retry(lambda: self.registry.allocate_producer_ids(self.broker_id))
+        self._producer_ids = iter(ids)
+        self.server.let_clients_in()
 
     async def _abandon(self) -> None:
         """Joining has failed: nothing may go on in the background."""
         self.fetchers.close()
-        if self.member is not None:
-            self.member.close()
+        self.member.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=0.5)
         self.server.close()
 
-    def _find_journal(self) -> str:
-        """The keeper's journal, whichever data directory it is in; a new one in the first."""
-        paths = [os.path.join(path, KEEPER_JOURNAL) for path in self.manager.directories]
-        found = [path for path in paths if files.exists(path)]
-        if len(found) > 1:
-            raise SettingError(
-                f"log.dirs: {found[0]} and {found[1]} are both journals of a keeper; "
-                "these directories belong to different brokers"
-            )
-        return found[0] if found else paths[0]
-
     def own_info(self) -> BrokerInfo:
-        """What others are told of us."""
+        """How we register.  Without a host, clients are given the address that they used."""
         advertised = self.settings["advertised.listeners"]
         rack = self.settings["broker.rack"]
         if advertised:
             host, port = parse_listener(advertised[0], "advertised.listeners")
             return BrokerInfo(self.broker_id, host or None, port, rack)
-        if self.settings["zookeeper.connect"]:
+        if not self.standalone:
             host, _ = parse_listener(self.settings["listeners"][0])
             known = host if host not in ("", "0.0.0.0", "::") else _host_name()
             return BrokerInfo(self.broker_id, known, self.server.port, rack)
         return BrokerInfo(self.broker_id, None, self.server.port, rack)
-
-    async def _settle_unknown_logs(
-        self, controller: Controller, found: dict[tuple[str, int], Opened]
-    ) -> None:
-        """Logs on disk that the registry does not know.
-
-        With a registry that was never used (a directory that Kafka wrote, a lost journal)
-        they are taken in.  After an interrupted deletion they go.  Otherwise they are set
-        aside, never deleted.
-        """
-        unknown: dict[str, list[int]] = {}
-        for (topic, index), opened in found.items():
-            known = self.metadata.topics.get(topic)
-            if (
-                known is None
-                or index >= len(known.partitions)
-                or opened.topic_id not in (None, known.topic_id)  # an older topic of the same name
-            ):
-                unknown.setdefault(topic, []).append(index)
-        doomed = await controller.deleted_topics()
-        for topic, indexes in unknown.items():
-            known = self.metadata.topics.get(topic)
-            if controller.first_start and topic not in doomed and known is None:
-                topic_id = found[topic, indexes[0]].topic_id or random_uuid()
-                try:
-                    config = _INTERNAL_CONFIG if topic in INTERNAL_TOPICS else KEEP_ALL
-                    new = NewTopic(topic, max(indexes) + 1, 1, config=config, topic_id=topic_id)
-                    await controller.create_topic(new)
-                    log.warning(
-                        "%s: taken in, %d partitions; its settings are not known, so it keeps "
-                        "everything until retention.ms and retention.bytes are set",
-                        topic,
-                        max(indexes) + 1,
-                    )
-                    continue
-                except ApiError as error:
-                    log.warning("%s cannot be taken in: %s", topic, error.message)
-            for index in indexes:
-                if topic in doomed and known is None:
-                    path = self.manager.delete(topic, index)
-                    files.remove_tree(path or "")
-                else:
-                    self.manager.set_aside(topic, index)
-        await controller.settled()
-
-    async def _catch_up(self, controller: Controller) -> None:
-        """Another broker (Kafka, or one whose journal is lost) may have written these logs."""
-        logs = self.manager.logs
-        epochs = {key: found.epochs.latest for key, found in logs.items()}
-        producer_ids = (i for found in logs.values() for i in found.producers.producers)
-        await controller.catch_up(epochs, max(producer_ids, default=-1))
 
     def _report_progress(self, done: int, total: int) -> None:
         if total >= 100 and done % 100 == 0:
@@ -339,14 +276,13 @@ class Broker:
             return
         self._started = False
         settings = self.settings
-        if self.member is not None and settings["controlled.shutdown.enable"] and not self._failure:
+        shutdown = settings["controlled.shutdown.enable"] and not self.standalone
+        if shutdown and not self._failure:
             await self._hand_over()
         self.server.stop_accepting()
         self.fetchers.close()
-        if self.member is not None:
-            self.member.close()
-            assert isinstance(self.controller, ClusterAdmin)
-            self.controller.close()
+        self.member.close()
+        self.controller.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -406,10 +342,7 @@ class Broker:
             self._apply_broker_configs(metadata)
         self.metadata = metadata
         self._forget_answers()
-        if self.member is None:
-            self.replicas.apply(metadata)
-        else:
-            self._apply_configs(before, metadata)
+        self._apply_configs(before, metadata)
         self.groups.apply(metadata)
         if metadata.brokers.keys() != before.brokers.keys():
             for partition in list(self.replicas.partitions.values()):
@@ -420,7 +353,7 @@ class Broker:
                 future.set_result(None)
 
     def _apply_configs(self, before: ClusterMetadata, metadata: ClusterMetadata) -> None:
-        """Settings only: in a cluster the partitions themselves go by the controller's orders."""
+        """Settings only: the partitions themselves go by the controller's requests."""
         everything = before.broker_configs != metadata.broker_configs
         for name, topic in metadata.topics.items():
             old = before.topics.get(name)
@@ -443,35 +376,36 @@ class Broker:
 
     def log_config(self, topic: TopicInfo) -> LogConfig:
         """What the logs of a topic go by: its own settings over the broker's."""
-        known = self._last_config  # a thousand partitions of a topic come one after the other
-        if known is None or known[0] is not topic or known[1] is not self.settings:
-            config = self._log_config(topic.name, topic.config)
-            known = self._last_config = topic, self.settings, config
-        return known[2]
+        return self._log_config(topic.name, topic.config)
 
     def _log_config(self, name: str, config: Mapping[str, str]) -> LogConfig:
+        """One value for all topics of the same settings: there are thousands, as a rule."""
         own = {**self.settings.topic_overrides.get(name, {}), **config}
-        return LogConfig.of(self.settings, own)
-
-    def _config_by_name(self, name: str) -> LogConfig:
-        topic = self.metadata.topics.get(name)
-        return self.log_config(topic) if topic else LogConfig.of(self.settings)
+        if self._log_configs_of is not self.settings or len(self._log_configs) > _MAX_LOG_CONFIGS:
+            self._log_configs_of, self._log_configs = self.settings, {}
+        key = frozenset(own.items())
+        known = self._log_configs.get(key)
+        if known is None:
+            known = self._log_configs[key] = LogConfig.of(self.settings, own)
+        return known
 
     # -- in a cluster -------------------------------------------------------------
 
     @property
     def broker_epoch(self) -> int:
-        return self.member.orders.broker_epoch if self.member is not None else -1
+        return self.controller_requests.broker_epoch
 
     def peer(self, info: BrokerInfo) -> Peer:
         """A new connection to another broker."""
         timeout: int = self.settings["controller.socket.timeout.ms"]
         return Peer(info.host or "localhost", info.port, f"broker-{self.broker_id}", timeout)
 
-    def take_partition(self, topic: TopicInfo, index: int, info: PartitionInfo) -> ErrorCode:
+    def take_partition(
+        self, topic: TopicInfo, index: int, info: PartitionInfo, *, defer: bool = False
+    ) -> ErrorCode:
         """Lead or follow, as the controller says."""
         try:
-            partition = self.replicas.take(topic, index, info)
+            partition = self.replicas.take(topic, index, info, defer=defer)
         except ApiError as error:
             return error.code
         except OSError as error:
@@ -496,22 +430,17 @@ class Broker:
 
     async def ask_controller(self, request: Message, answer: type[R], version: int) -> R:
         """Ask the controller of the cluster, here or on another broker."""
-        assert self.member is not None
-        assert isinstance(self.controller, ClusterAdmin)
-        if self.member.controller is None:
+        if self.election.controller is None:
             return await self.controller.ask(request, answer, version)
         response = await serve_own(self, request, version)
         assert isinstance(response, answer)
         return response
 
     async def _hand_over(self) -> None:
-        """Before we stop, others lead what we lead, so that no client has to wait; and govern.
-
-        This takes no longer than it may, whoever does not answer.
-        """
-        assert self.member is not None
+        """Before we stop, other brokers lead what we lead, so that no client has to wait, and
+        another is elected controller.  The time for that is limited."""
         try:
-            await self.member.reachable()
+            await self.election.reachable()
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 await self._move_leaders_away()
         except ApiError as error:
@@ -521,15 +450,14 @@ class Broker:
                 "stopping without moving leaders away: the controller has not answered in %d s",
                 _HAND_OVER_SECONDS,
             )
-        await self.member.retire()
+        await self.election.leave()
 
     async def _move_leaders_away(self) -> None:
         request = ControlledShutdownRequest(
             broker_id=self.broker_id, broker_epoch=self.broker_epoch
         )
-        assert self.member is not None
         for _ in range(1 + self.settings["controlled.shutdown.max.retries"]):
-            await self.member.reachable()
+            await self.election.reachable()
             with contextlib.suppress(ApiError, BrokerUnreachable):
                 answer = await self.ask_controller(
                     request, ControlledShutdownResponse, _CONTROLLED_SHUTDOWN_VERSION
@@ -537,11 +465,11 @@ class Broker:
                 if not answer.error_code and not answer.remaining_partitions:
                     return
                 if answer.remaining_partitions and len(self.metadata.brokers) == 1:
-                    return  # there is nobody who could
+                    return  # there is no other broker
             await asyncio.sleep(
                 min(self.settings["controlled.shutdown.retry.backoff.ms"] / 1000, 0.5)
             )
-        log.warning("stopping with leaders that nobody has taken over")
+        log.warning("stopping with leaders that no other broker has taken over")
 
     # -- what handlers ask ------------------------------------------------------
 
@@ -567,8 +495,7 @@ class Broker:
         """A producer id that no producer ever had."""
         for producer_id in self._producer_ids:
             return producer_id
-        if self.member is not None:
-            await self.member.reachable()  # all who wait hear at the same time that it is not
+        await self.election.reachable()
         async with self._producer_id_lock:
             for producer_id in self._producer_ids:
                 return producer_id

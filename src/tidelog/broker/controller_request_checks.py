@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.controller.partition_states import Key
+from tidelog.controller.store import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper.registry import Registry
 from tidelog.keeper.znodes import TopicValue
@@ -51,11 +51,11 @@ class TreeChecks:
         self._registry = registry
 
     async def leader_and_isr(
-        self, ordered: Mapping[Key, tuple[bytes, PartitionInfo]]
+        self, wanted: Mapping[Key, tuple[bytes, PartitionInfo]]
     ) -> dict[Key, ErrorCode]:
         """The partitions (with the id of their topic) that must not be taken, and why."""
-        errors = {key: code for key in ordered if (code := name_error(key))}
-        news = [key for key in ordered if key not in errors and self._is_news(key, *ordered[key])]
+        errors = {key: code for key in wanted if (code := name_error(key))}
+        news = [key for key in wanted if key not in errors and self._is_news(key, *wanted[key])]
         if not news:
             return errors
         await self._registry.sync()
@@ -63,13 +63,13 @@ class TreeChecks:
         ours = []
         for key in news:
             topic = topics.get(key[0])
-            if topic is None or topic.topic_id != ordered[key][0] or not self._assigned(key, topic):
+            if topic is None or topic.topic_id != wanted[key][0] or not self._assigned(key, topic):
                 errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 ours.append(key)
         states = await self._registry.partition_states(ours, topics)
         for key, state in zip(ours, states, strict=True):
-            if state is None or _ahead(ordered[key][1], state):
+            if state is None or _ahead(wanted[key][1], state):
                 errors[key] = ErrorCode.UNKNOWN_LEADER_EPOCH
         return errors
 
@@ -143,10 +143,10 @@ class TreeChecks:
         return {i: replace(info, epoch=-1) for i, info in found.items() if i in broker_ids}
 
 
-def _ahead(ordered: PartitionInfo, state: PartitionInfo) -> bool:
+def _ahead(wanted: PartitionInfo, state: PartitionInfo) -> bool:
     """Does a request say more than the tree, or another thing at the same epochs?"""
-    said = (ordered.leader_epoch, ordered.partition_epoch)
+    said = (wanted.leader_epoch, wanted.partition_epoch)
     written = (state.leader_epoch, state.partition_epoch)
     if said == written:
-        return (ordered.leader, ordered.isr) != (state.leader, state.isr)
+        return (wanted.leader, wanted.isr) != (state.leader, state.isr)
     return said > written

@@ -1,9 +1,9 @@
-"""What the controller orders, carried out on this broker.
+"""Controller requests, carried out on this broker.
 
-LeaderAndIsr makes partitions leaders and followers, StopReplica ends them, UpdateMetadata is
-what clients are told.  They come one at a time, from the controller's channel; an order of a
-controller that has been replaced, or for an earlier life of this broker, is refused, and so is
-what ZooKeeper contradicts (``tree_checks.py``).
+LeaderAndIsr makes partitions leaders and followers, StopReplica ends them, UpdateMetadata brings
+the metadata for clients.  They come one at a time, from the controller's channel.  A request of a
+controller that has been replaced, or for an earlier registration of this broker, is refused, and
+so is what ZooKeeper contradicts (``controller_request_checks.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.controller_request_checks import TreeChecks, name_error
 from tidelog.controller.broker_channel import DELETED, FULL, PART
-from tidelog.controller.partition_states import Key
+from tidelog.controller.store import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import KeeperError
@@ -53,7 +53,7 @@ _AT_ONCE = 20  # partitions; then others have their turn
 _NOT_YET = PartitionInfo(-1, -1, (), (), -1)
 
 
-class Orders:
+class ControllerRequests:
     """See the module."""
 
     def __init__(self, broker: Broker, registry: Registry) -> None:
@@ -66,7 +66,7 @@ class Orders:
         self._controller_id = -1
         self.topic_configs: dict[str, dict[str, str]] = {}
         self._registered = asyncio.Event()
-        self.informed = asyncio.Event()  # we have heard from a controller
+        self.informed = asyncio.Event()  # there has been metadata of a controller
         # Of a whole that comes in parts, what has come so far, and from which controller.
         self._parts_of = 0
         self._mentioned: set[Key] = set()
@@ -82,7 +82,7 @@ class Orders:
         return await self.update_metadata(request, own=True)
 
     def registered(self, broker_epoch: int) -> None:
-        """We are in ZooKeeper, under this epoch: orders for earlier ones are not for us."""
+        """We are registered under this epoch: requests for earlier ones are not for us."""
         self.broker_epoch = broker_epoch
         self._registered.set()
 
@@ -90,10 +90,12 @@ class Orders:
     async def _admitted(self, request: _Request, own: bool) -> AsyncIterator[None]:
         """One request at a time; ApiError for one that does not count.
 
-        What ZooKeeper is asked about the sender is asked before it is its turn: nothing that
-        a stranger sends may keep the controller waiting.
+        ZooKeeper is asked about the sender before it is the request's turn: one from elsewhere
+        must not keep the controller waiting.
         """
-        # Before that nobody can mean us, but a controller that has not noticed our death yet.
+        if not own and self._broker.standalone:
+            raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH)  # the controller is here
+        # Before that only a controller that has not noticed our death yet can mean us.
         await self._registered.wait()
         try:
             await self._check_epochs(request, own)
@@ -105,7 +107,7 @@ class Orders:
                     self._mentioned, self._topics = set(), {}
                 yield
         except KeeperError as error:
-            # The controller sends it again; see channel.py.
+            # The controller sends it again; see broker_channel.py.
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
     async def _check_epochs(self, request: _Request, own: bool) -> None:
@@ -147,15 +149,15 @@ class Orders:
             return LeaderAndIsrResponse(error_code=error.code, topics=[])
 
     async def _take(self, request: LeaderAndIsrRequest, own: bool) -> list[LeaderAndIsrTopicError]:
-        ordered = {
+        wanted = {
             (state.topic_name, row.partition_index): (state.topic_id, _partition_info(row))
             for state in request.topic_states
             for row in state.partition_states
         }
-        errors = {} if own else await self._checks.leader_and_isr(ordered)
-        taken = ordered.keys() - errors.keys()
+        errors = {} if own else await self._checks.leader_and_isr(wanted)
+        taken = wanted.keys() - errors.keys()
         await self._know_configs({name for name, _ in taken})
-        leaders = {ordered[key][1].leader for key in taken}
+        leaders = {wanted[key][1].leader for key in taken}
         for leader in request.live_leaders:
             if leader.broker_id in leaders:
                 self._broker.known_brokers[leader.broker_id] = BrokerInfo(
@@ -168,7 +170,7 @@ class Orders:
             self._broker.fetchers.release()
         if request.type in (PART, FULL):
             logs = self._broker.manager.logs
-            self._mentioned |= {key for key in ordered if key in logs}
+            self._mentioned |= {key for key in wanted if key in logs}
         if request.type == FULL:
             rest = [key for key in logs if key not in self._mentioned]
             self._broker.replicas.keep_only(self._mentioned | await self._checks.still_ours(rest))
@@ -179,7 +181,8 @@ class Orders:
         self, request: LeaderAndIsrRequest, errors: Mapping[Key, ErrorCode]
     ) -> list[LeaderAndIsrTopicError]:
         answers = []
-        done = 0
+        opened = 0
+        logs = self._broker.manager.logs
         for state in request.topic_states:
             config = self.topic_configs.get(state.topic_name, {})
             topic = TopicInfo(state.topic_name, state.topic_id, (), config)
@@ -188,17 +191,20 @@ class Orders:
                 index = row.partition_index
                 code = errors.get((topic.name, index), ErrorCode.NONE)
                 if not code:
-                    code = self._broker.take_partition(topic, index, _partition_info(row))
+                    defer = opened >= _AT_ONCE and (topic.name, index) not in logs
+                    code = self._broker.take_partition(
+                        topic, index, _partition_info(row), defer=defer
+                    )
+                    opened += not defer
+                    if not defer and opened % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 codes.append(LeaderAndIsrPartitionError(partition_index=index, error_code=code))
-                done += 1
-                if done % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
             answers.append(LeaderAndIsrTopicError(topic_id=state.topic_id, partition_errors=codes))
         return answers
 
     async def _know_configs(self, names: Iterable[str]) -> None:
-        """A thousand topics are new: ask for their settings together."""
-        new = [name for name in names if name not in self.topic_configs]
+        """Read the settings of new topics, all at once."""
+        new = sorted(name for name in names if name not in self.topic_configs)
         if not new:
             return
         found = await self._registry.configs([paths.topic_config(name) for name in new])
@@ -239,7 +245,7 @@ class Orders:
             )
         return errors
 
-    # -- what clients are told ------------------------------------------------------
+    # -- metadata for clients ------------------------------------------------------
 
     async def update_metadata(
         self, request: UpdateMetadataRequest, *, own: bool = False
@@ -281,7 +287,7 @@ class Orders:
             await self._know_configs([name])
             topics[name] = _merge(known, state, self.topic_configs[name])
         if request.type == PART:
-            return  # clients never see half of it
+            return  # clients must not see half of it
         if whole:
             self._topics = {}
             self.topic_configs = {n: c for n, c in self.topic_configs.items() if n in topics}
@@ -304,7 +310,7 @@ class Orders:
         self.informed.set()
 
     async def config_changed(self, entity: str) -> None:
-        """Somebody has changed settings: ``topics/name`` or ``brokers/id``."""
+        """Settings have changed: of ``topics/name``, ``brokers/id`` or ``groups/id``."""
         kind, _, name = entity.partition("/")
         async with self._lock:
             metadata = self._broker.metadata

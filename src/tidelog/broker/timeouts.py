@@ -23,9 +23,8 @@ _ROWS_AT_A_TIME = 1_000
 
 
 def deadline(broker: Broker, timeout_ms: int) -> float | None:
-    """When the time of a request is up.  Never without ``timeout_ms`` (zero or less), and with one
-    broker."""
-    if broker.member is None or timeout_ms <= 0:
+    """When the time of a request is up; never without ``timeout_ms`` (zero or less)."""
+    if timeout_ms <= 0:
         return None
     return broker.clock.monotonic() + timeout_ms / 1000
 
@@ -88,7 +87,7 @@ async def _settle(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> N
         if not outcome.done():
             outcome.set_exception(error)
         elif not isinstance(error, (ApiError, KeeperError, OSError)):
-            raise  # a bug of ours, and nobody waits any more
+            raise  # a bug of ours, and no request waits for it any more
     else:
         if not outcome.done():
             outcome.set_result(result)

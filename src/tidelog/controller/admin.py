@@ -1,8 +1,8 @@
-"""Topics and settings in a cluster: done by the controller, asked for on any broker.
+"""Admin requests: topics, settings and producer ids, on any broker.
 
-The controller may be on this broker or on another, which is then asked with the same requests
-that clients use.  An answer comes when this broker knows the change, so that a client that
-asks next what there is finds what it has made.
+The controller may be on this broker or on another, to which the request is then forwarded.  The
+answer comes when this broker's metadata has the change, so that the next request on the same
+connection finds what was created.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tidelog.client.admin import (
     TIMEOUT_MS,
@@ -20,20 +20,19 @@ from tidelog.client.admin import (
 )
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
-from tidelog.controller.cluster_controller import ClusterController
-from tidelog.controller.membership import Membership
+from tidelog.controller.controller import Controller
+from tidelog.controller.election import Election
+from tidelog.controller.host import Host, Requests
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import ConnectionLost, KeeperError, Unreachable
+from tidelog.keeper.registry import Registry
 from tidelog.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.new_topic import NewTopic
 from tidelog.wire.messages.create_partitions import CreatePartitionsResponse
 from tidelog.wire.messages.create_topics import CreateTopicsResponse
 from tidelog.wire.messages.delete_topics import DeleteTopicsResponse
 from tidelog.wire.schema import Message
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -42,25 +41,21 @@ _RETRY_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
 
 
-class ClusterAdmin:
+class Admin:
     """See the module."""
 
-    def __init__(self, broker: Broker, member: Membership) -> None:
-        self._broker = broker
-        self._member = member
+    def __init__(
+        self, host: Host, registry: Registry, requests: Requests, election: Election
+    ) -> None:
+        self._host = host
+        self._registry = registry
+        self._requests = requests
+        self._election = election
         self._peer: tuple[BrokerInfo, Peer] | None = None
 
     @property
     def metadata(self) -> ClusterMetadata:
-        return self._broker.metadata
-
-    @property
-    def active(self) -> ClusterController:
-        """The controller, which must be here: for requests that came from a broker."""
-        found = self._member.controller
-        if found is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return found
+        return self._host.metadata
 
     # -- topics -----------------------------------------------------------------
 
@@ -68,11 +63,11 @@ class ClusterAdmin:
         try:
             topic = await self._decide(
                 lambda controller: controller.create_topic(new, validate_only=validate_only),
-                lambda: self._have_created(new, validate_only),
+                lambda: self._forward_create(new, validate_only),
             )
         except ApiError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                # Another broker was faster; who wanted the topic may use it now.
+                # Another broker was faster; the client may use the topic now.
                 await self._until(lambda metadata: new.name in metadata.topics, new.name)
             raise
         if validate_only:
@@ -81,7 +76,7 @@ class ClusterAdmin:
         await self._until(lambda metadata: topic_id in metadata.topic_names, new.name, topic_id)
         return self.metadata.topic_by_id(topic_id) or topic
 
-    async def _have_created(self, new: NewTopic, validate_only: bool) -> TopicInfo:
+    async def _forward_create(self, new: NewTopic, validate_only: bool) -> TopicInfo:
         request = create_request([new], validate_only=validate_only)
         result = (await self.ask(request, CreateTopicsResponse, 7)).topics[0]
         _raise(result.error_code, result.error_message)
@@ -130,17 +125,15 @@ class ClusterAdmin:
     # -- settings and ids -----------------------------------------------------------
 
     async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
-        registry = self._member.registry
-        work = registry.write_config(paths.topic_config(name), config, tell=True)
+        work = self._registry.write_config(paths.topic_config(name), config)
         await self._configure(work, f"topics/{name}")
 
     async def set_broker_config(self, entity: str, config: Mapping[str, str]) -> None:
-        registry = self._member.registry
-        work = registry.write_config(paths.broker_config(entity), config, tell=True)
+        work = self._registry.write_config(paths.broker_config(entity), config)
         await self._configure(work, f"brokers/{entity}")
 
     async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
-        work = self._member.registry.write_group_config(group_id, config, tell=True)
+        work = self._registry.write_group_config(group_id, config)
         await self._configure(work, paths.group_config(group_id).removeprefix("/config/"))
 
     async def _configure(self, work: Awaitable[None], entity: str) -> None:
@@ -149,38 +142,38 @@ class ClusterAdmin:
         except Unreachable as error:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
         except ConnectionLost as error:
-            message = f"{error}: nobody knows whether the settings are changed"
+            message = f"{error}: it is not known whether the settings are changed"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from error
-        with contextlib.suppress(ConnectionLost):  # it is written; we hear of it as others do
-            await self._member.orders.config_changed(entity)
+        with contextlib.suppress(ConnectionLost):  # it is written; the watch brings it
+            await self._requests.config_changed(entity)
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
-        return await self._member.registry.allocate_producer_ids(broker_id)
+        return await self._registry.allocate_producer_ids(broker_id)
 
     # -- the controller, wherever it is -----------------------------------------------
 
     async def ask(self, request: Message, answer: type[R], version: int) -> R:
         """Ask the broker that is controller; BrokerUnreachable if there is none."""
         info = self.metadata.brokers.get(self.metadata.controller_id)
-        if info is None or info.broker_id == self._broker.broker_id:
+        if info is None or info.broker_id == self._host.broker_id:
             raise BrokerUnreachable("no controller is known")
         if self._peer is None or self._peer[0] != info:
             if self._peer is not None:
                 self._peer[1].close()
-            self._peer = info, self._broker.peer(info)
+            self._peer = info, self._host.peer(info)
         return await self._peer[1].request(request, answer, version)
 
     async def _decide(
         self,
-        local: Callable[[ClusterController], Coroutine[Any, Any, T]],
+        local: Callable[[Controller], Coroutine[Any, Any, T]],
         forwarded: Callable[[], Awaitable[T]],
     ) -> T:
-        """Have the controller do it, here or elsewhere; there may be none for a moment."""
-        limit = self._broker.clock.monotonic() + TIMEOUT_MS / 1000
+        """Have the controller decide, here or elsewhere; there may be none for a moment."""
+        limit = self._host.clock.monotonic() + TIMEOUT_MS / 1000
         while True:
-            controller = self._member.controller
+            controller = self._election.controller
             if controller is not None:
-                return await self._member.govern(local(controller))
+                return await self._election.decide(local(controller))
             try:
                 return await forwarded()
             except BrokerUnreachable as error:
@@ -189,9 +182,9 @@ class ClusterAdmin:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
                 problem = error
-            if self._broker.clock.monotonic() > limit:
+            if self._host.clock.monotonic() > limit:
                 raise problem
-            await self._member.reachable()  # without ZooKeeper there will be none
+            await self._election.reachable()  # without ZooKeeper there will be none
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _until(
@@ -200,14 +193,14 @@ class ClusterAdmin:
         name: str | None = None,
         topic_id: bytes | None = None,
     ) -> None:
-        """Wait until this broker has heard of it, or until the topic (of this id) is gone: of one
-        that was deleted at once it may never hear."""
+        """Wait until this broker's metadata has it, or until the topic (of this id) is gone: one
+        that was deleted at once may never be in it."""
         try:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 while not known(self.metadata):
                     try:
                         async with asyncio.timeout(_LOOK_SECONDS):
-                            await self._broker.next_metadata()
+                            await self._host.next_metadata()
                     except TimeoutError:
                         if name is not None and await self._is_gone(name, topic_id):
                             return
@@ -216,8 +209,8 @@ class ClusterAdmin:
 
     async def _is_gone(self, name: str, topic_id: bytes | None) -> bool:
         try:
-            await self._member.registry.sync()  # our server may not have heard of it yet
-            topics, unreadable = await self._member.registry.assignments([name])
+            await self._registry.sync()  # our server may be behind
+            topics, unreadable = await self._registry.assignments([name])
         except KeeperError:
             return False
         found = topics.get(name)

@@ -5,9 +5,9 @@ task makes requests from the controller's newest metadata and sends them until t
 them.  So a slow or unreachable broker costs nothing but its own delay, a hundred changes become one
 request, and what arrives is never older than what arrived before.
 
-The order is StopReplica, LeaderAndIsr, UpdateMetadata: nobody sends clients to a leader before
-it knows that it leads.  A partition that the broker has (again) is not stopped: StopReplica names
-no topic id, and must not hit a topic that was deleted and made again.  LeaderAndIsr does, and
+The order is StopReplica, LeaderAndIsr, UpdateMetadata: no client is sent to a leader before it
+knows that it leads.  A partition that the broker has (again) is not stopped: StopReplica names
+no topic id, and must not hit a topic that was deleted and created again.  LeaderAndIsr does, and
 the broker drops what is older.
 """
 
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
-from tidelog.controller.elections import NOBODY
-from tidelog.controller.partition_states import Key
+from tidelog.controller.elections import NO_LEADER
+from tidelog.controller.store import Key
 from tidelog.errors import ErrorCode
 from tidelog.keeper.keeper import KeeperError
 from tidelog.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
@@ -62,7 +62,7 @@ PART = 3  # ours: a part of all there is, which is too much for a request; the l
 DELETED = -2  # as leader: the topic is gone
 AT_ONCE = 2500  # partitions in one request: a broker takes a mebibyte
 _RETRY_SECONDS = 0.25
-_AGAIN_SECONDS = 5.0  # to a broker whose disk did not let it take a partition
+_AGAIN_SECONDS = 5.0  # to a broker whose disk did not let it open a partition
 _PLAINTEXT = 0
 
 A = TypeVar("A", bound=Message)
@@ -70,7 +70,7 @@ LocalCall = Callable[[Message], Awaitable[Message]]
 
 
 class Channel:
-    """What one broker has still to hear."""
+    """What is still to be sent to one broker."""
 
     def __init__(
         self, owner: Propagation, info: BrokerInfo, peer: Peer, local: LocalCall | None
@@ -86,9 +86,9 @@ class Channel:
         self._deleted: dict[str, TopicInfo] = {}
         self._news = asyncio.Event()
         self._sending = False
-        self._refused = False  # it hears nothing from us any more
+        self._refused = False  # it accepts nothing from us any more
         self._complained = False
-        self._failed: set[Key] = set()  # to be told again, when the timer fires
+        self._failed: set[Key] = set()  # to be sent again, when the timer fires
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -116,7 +116,7 @@ class Channel:
             self._news.set()
 
     def note_all(self, metadata: ClusterMetadata) -> None:
-        """A new channel: the broker hears everything."""
+        """A new channel: everything is sent."""
         self._changed = {
             (name, i)
             for name, topic in metadata.topics.items()
@@ -135,7 +135,7 @@ class Channel:
     # -- sending ----------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send what there is to tell, again and again."""
+        """Send what has changed, again and again."""
         while True:
             self._sending = False
             await self._news.wait()
@@ -162,23 +162,23 @@ class Channel:
                 self._news.set()
                 if not self._complained:
                     self._complained = True
-                    log.warning("broker %d cannot be told: %s", self.info.broker_id, error)
+                    log.warning("broker %d cannot be reached: %s", self.info.broker_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
             except Exception:
-                # A bug of ours: without this task the broker hears nothing ever again.
-                log.exception("telling broker %d", self.info.broker_id)
+                # A bug of ours: without this task nothing would ever be sent to the broker again.
+                log.exception("sending to broker %d", self.info.broker_id)
                 self.note_all(self._owner.metadata)
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    def tell_again(self, keys: set[Key]) -> None:
+    def send_again(self, keys: set[Key]) -> None:
         self._changed |= keys
         self._news.set()
 
-    def _tell_failed_again(self) -> None:
+    def _send_failed_again(self) -> None:
         self._timer = None
         failed, self._failed = self._failed, set()
-        self.tell_again(failed)
+        self.send_again(failed)
 
     async def _send_stop(self, stop: dict[Key, bool]) -> None:
         states: dict[str, list[StopReplicaPartitionState]] = {}
@@ -210,7 +210,7 @@ class Channel:
         _check(answer.error_code, "StopReplica", self.info)
 
     async def _send_leaders(self, changed: set[Key], full: bool) -> None:
-        """Everything of this broker's own; a new broker hears even that it has nothing."""
+        """Everything of this broker's own; a new broker gets one even if it has nothing."""
         metadata = self._owner.metadata
         mine = [
             (topic, i, topic.partitions[i])
@@ -228,7 +228,7 @@ class Channel:
                         topic_name=topic.name, topic_id=topic.topic_id, partition_states=[]
                     )
                 state.partition_states.append(self._leader_state(i, row))
-            leaders = {row.leader for _, _, row in part if row.leader != NOBODY}
+            leaders = {row.leader for _, _, row in part if row.leader != NO_LEADER}
             request = LeaderAndIsrRequest(
                 controller_id=metadata.controller_id,
                 controller_epoch=self._owner.epoch,
@@ -245,7 +245,7 @@ class Channel:
             )
             answer = await self._call(request, LeaderAndIsrResponse, LEADER_AND_ISR_VERSION)
             _check(answer.error_code, "LeaderAndIsr", self.info)
-            self._take_errors(
+            self._note_errors(
                 {
                     (metadata.topic_names[topic_error.topic_id], row_error.partition_index): code
                     for topic_error in answer.topics
@@ -255,14 +255,14 @@ class Channel:
                 {(topic.name, i) for topic, i, _ in part},
             )
 
-    def _take_errors(self, failed: dict[Key, int], told: set[Key]) -> None:
-        """Partitions that the broker could not take; of the rest we know now that it can."""
-        sick = {key for key, code in failed.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
-        self._owner.storage_told(self.info, sick, told - failed.keys())
+    def _note_errors(self, failed: dict[Key, int], sent: set[Key]) -> None:
+        """Partitions that the broker could not open; of the rest we know now that it can."""
+        storage = {key for key, code in failed.items() if code == ErrorCode.KAFKA_STORAGE_ERROR}
+        self._owner.storage_answered(self.info, storage, sent - failed.keys())
         self._failed |= failed.keys()
         if failed and self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_AGAIN_SECONDS, self._tell_failed_again)
+            self._timer = loop.call_later(_AGAIN_SECONDS, self._send_failed_again)
 
     def _leader_state(self, index: int, row: PartitionInfo) -> LeaderAndIsrPartitionState:
         return LeaderAndIsrPartitionState(
@@ -356,7 +356,7 @@ def _type(full: bool, last: bool) -> int:
 
 
 class _Refused(Exception):
-    """The broker takes no orders from us."""
+    """The broker accepts no requests from us."""
 
 
 def _check(code: int, what: str, info: BrokerInfo) -> None:

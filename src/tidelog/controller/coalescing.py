@@ -1,4 +1,4 @@
-"""Many ask at about the same time: who comes first does the work of all who wait."""
+"""Coalescing: calls that come at about the same time are carried out together, as one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Together(Generic[Q, A]):
-    """The first call waits for a lock; those that come meanwhile are its companions.
+class Coalescing(Generic[Q, A]):
+    """The first call waits for a lock; those that come meanwhile are carried out with it.
 
-    So a thousand topics are a few transactions, though each is asked for by itself.  ``work``
-    answers each question in its place, with an exception where only that one has failed.
+    So a thousand topics are a few transactions, though each is a call of its own.  ``work`` returns
+    the answer to each in its place, with an exception where only that one has failed.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Together(Generic[Q, A]):
         except BaseException:
             self._waiting = [] if self._waiting is waiting else self._waiting
             (_, own), *others = waiting
-            own.cancel()  # nobody will look at it: its question ends here
+            own.cancel()  # its own call ends here, with the exception
             _settle(others, [KeeperError("interrupted; it may have happened")] * len(others))
             raise
         _settle(waiting, answers)

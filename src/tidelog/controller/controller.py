@@ -1,7 +1,11 @@
-"""The controller: the only one who changes what exists.
+"""The controller: the one broker that decides which topics exist and which replicas lead.
 
-It writes znodes first and then publishes a new :class:`ClusterMetadata`; the broker
-acts on that value.  What the keeper did not take has not happened.
+It holds the metadata of the whole cluster and decides with functions that do no I/O
+(``topics.py``, ``partition_changes.py``, ``in_sync_changes.py``).  A decision is written first
+(``store.py``, fenced by the controller's epoch), then it is in the metadata, then it is published,
+and so sent to the brokers.  What the keeper did not accept has not happened.
+
+One decision at a time: everything that changes something holds the lock.
 """
 
 from __future__ import annotations
@@ -9,40 +13,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidelog.clock import Clock
-from tidelog.controller.coalescing import Together
-from tidelog.controller.topics import check_assignment, colliding, spread
-from tidelog.errors import ApiError, ErrorCode, SettingError
-from tidelog.ids import random_uuid
-from tidelog.keeper import paths
-from tidelog.keeper.keeper import (
-    Check,
-    Create,
-    Delete,
-    Keeper,
-    NodeExists,
-    NoNode,
-    Operation,
-    Set,
-)
+from tidelog.controller import in_sync_changes, partition_changes
+from tidelog.controller.coalescing import Coalescing
+from tidelog.controller.in_sync_changes import IsrChange
+from tidelog.controller.partition_changes import Changes
+from tidelog.controller.store import Key, Store
+from tidelog.controller.topics import plan_partitions, plan_topic
+from tidelog.errors import ApiError, ErrorCode
+from tidelog.keeper.keeper import Keeper, Watch
 from tidelog.keeper.registry import Registry
-from tidelog.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
+from tidelog.metadata import (
+    OFFSETS_TOPIC,
+    BrokerInfo,
+    ClusterMetadata,
+    PartitionInfo,
+    TopicInfo,
+)
 from tidelog.new_topic import NewTopic
-from tidelog.settings import Settings, check_topic_config
+from tidelog.settings import Settings
 from tidelog.text import plural
-from tidelog.topic_partition import check_name
-from tidelog.wire.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 1000  # operations in one transaction: ZooKeeper takes a mebibyte
-
 
 class Controller:
-    """See the module."""
+    """See the module.  It decides after :meth:`elect` and :meth:`load`."""
 
     def __init__(
         self,
@@ -51,78 +50,73 @@ class Controller:
         clock: Clock,
         publish: Callable[[ClusterMetadata], None],
     ) -> None:
-        self._keeper = keeper
         self._settings = settings
-        self._clock = clock
         self._publish = publish
         self._registry = Registry(keeper, clock)
-        self._lock = asyncio.Lock()  # one decision at a time; see keeper.py
-        self._create = Together(self._lock, self._create_topics)
-        self._delete = Together(self._lock, self._delete_topics)
-        self._fence = Check(paths.CONTROLLER_EPOCH, -1)
-        self.epoch = 0
-        self.first_start = False  # no broker has ever come to serve with this tree
+        self._store = Store(keeper, clock)
+        self._lock = asyncio.Lock()
+        self._create = Coalescing(self._lock, self._create_topics)
+        self._delete = Coalescing(self._lock, self._delete_topics)
+        self._stopping: frozenset[tuple[int, int]] = frozenset()  # brokers with their epochs
+        # Partitions that brokers cannot write.  Not in the tree: a new controller asks them again.
+        self._cannot_write: dict[int, frozenset[Key]] = {}
         self.metadata = ClusterMetadata()
 
-    async def find_cluster_id(self, on_disk: str | None) -> str:
-        """The cluster's id; the first broker of a cluster writes it down."""
-        return await self._registry.find_cluster_id(on_disk)
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch
 
-    # -- start ------------------------------------------------------------------
+    # -- election -----------------------------------------------------------------
 
-    async def elect(self, broker: BrokerInfo, cluster_id: str) -> None:
-        """Register this broker, become controller, and read the tree."""
-        self.first_start = await self._keeper.exists(paths.SETTLED) is None
-        await self._registry.make_paths()
-        await self._registry.register(broker)
-        await self._take_office(broker.broker_id)
-        topics = await self._registry.topics()
-        self.metadata = ClusterMetadata(
-            cluster_id=cluster_id,
-            controller_id=broker.broker_id,
-            brokers={broker.broker_id: broker},
-            topics=topics,
-            topic_names={topic.topic_id: name for name, topic in topics.items()},
-            broker_configs=await self._registry.broker_configs(),
-            group_configs=await self._registry.group_configs(),
-        )
-        await self._finish_deletions()
+    async def elect(self, broker_id: int) -> None:
+        """Become controller; NodeExists or BadVersion if another broker is."""
+        await self._store.elect(broker_id)
 
-    async def _take_office(self, broker_id: int) -> None:
-        """Make the znode that says who is controller, and count the epoch, both or neither."""
-        while True:
-            try:
-                data, stat = await self._keeper.get(paths.CONTROLLER_EPOCH)
-                break
-            except NoNode:
-                try:
-                    await self._keeper.multi([Create(paths.CONTROLLER_EPOCH, b"0")])
-                except NodeExists:
-                    continue
-        epoch = int(data) + 1
-        value = paths.controller_value(broker_id, self._clock.now_ms())
-        await self._keeper.multi(
-            [
-                Create(paths.CONTROLLER, value, ephemeral=True),
-                Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
-            ]
-        )
-        self.epoch = epoch
-        # Whatever we write from now on counts only while nobody has taken office after us.
-        self._fence = Check(paths.CONTROLLER_EPOCH, stat.version + 1)
+    async def load(
+        self, cluster_id: str, controller_id: int, log_epochs: Mapping[Key, int] | None = None
+    ) -> None:
+        """Read the tree, and decide what is due since the last controller.
 
-    async def _write(self, operations: Sequence[Operation]) -> None:
-        await self._keeper.multi([self._fence, *operations])
+        ``log_epochs`` are the latest leader epochs in logs that the tree may be behind of.
+        """
+        async with self._lock:
+            brokers = await self._registry.brokers()
+            topics = await self._registry.topics()
+            self.metadata = ClusterMetadata(
+                cluster_id=cluster_id,
+                controller_id=controller_id,
+                brokers=brokers,
+                topics=topics,
+                topic_names={topic.topic_id: name for name, topic in topics.items()},
+            )
+            await self._finish_deletions()
+            await self._create_missing_states()
+            if log_epochs:
+                epochs = partition_changes.behind_the_logs(self.metadata, log_epochs)
+                await self._write_states(epochs)
+            await self._elect_leaders(self.metadata.topics.values(), first=True)
+            await self._finish_reassignments(self.metadata.topics.values())
+            await self._add_offsets_replicas()
 
-    async def _write_in_parts(self, operations: Sequence[Operation]) -> None:
-        """More than one transaction can take; after a crash the first ones have happened."""
-        for start in range(0, len(operations), _AT_ONCE):
-            await self._write(operations[start : start + _AT_ONCE])
+    async def _finish_deletions(self) -> None:
+        """The controller before us was interrupted: what is marked is deleted."""
+        marks = await self._store.deletion_marks()
+        doomed = {name: t for name, t in self.metadata.topics.items() if name in marks}
+        if doomed:
+            await self._store.delete_topics(doomed)
+            self.metadata = self.metadata.without_topics(doomed.keys())
+        await self._store.remove_deletion_marks(marks)
 
-    # -- topics -----------------------------------------------------------------
+    async def _create_missing_states(self) -> None:
+        """The controller before us was interrupted after it had written a topic."""
+        for topic, partitions in partition_changes.missing_states(self.metadata):
+            await self._store.create_states(topic, partitions)
+            self.metadata = self.metadata.with_topic(topic)
+
+    # -- topics -------------------------------------------------------------------
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicInfo:
-        """Make a topic, or say exactly why not."""
+        """Create a topic, or raise exactly why not."""
         if validate_only:
             return self._plan_topic(new, self.metadata.topics)
         return await self._create(new)
@@ -138,83 +132,18 @@ class Controller:
             except ApiError as error:
                 answers.append(error)
         if topics:
-            await self._write_in_parts([op for topic in topics.values() for op in self._new(topic)])
+            await self._store.create_topics(topics.values())
             self._change(self.metadata.with_topics(topics.values()))
         return answers
 
     def _plan_topic(self, wanted: NewTopic, existing: Mapping[str, TopicInfo]) -> TopicInfo:
-        name = wanted.name
-        check_name(name)
-        if name in existing:
-            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
-        if name in self._registry.unreadable:
-            message = f"what the registry has of topic {name!r} cannot be read; see the logs"
+        if wanted.name in self._registry.unreadable:
+            message = f"what the registry has of topic {wanted.name!r} cannot be read; see the logs"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-        if alike := colliding(name, existing):
-            raise ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"topic {name!r} cannot be told from {alike[0]!r} in metric names "
-                "('.' and '_' look alike); choose another name",
-            )
-        try:
-            check_topic_config(wanted.config)
-        except SettingError as error:
-            raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        replicas = self._assign(wanted)
-        rows = tuple(self._new_partition(row) for row in replicas)
-        return TopicInfo(name, wanted.topic_id or random_uuid(), rows, wanted.config)
-
-    def _new(self, topic: TopicInfo) -> list[Operation]:
-        """The znodes of a new topic."""
-        replicas = [list(row.replicas) for row in topic.partitions]
-        value = paths.topic_value(uuid_text(topic.topic_id), replicas)
-        operations: list[Operation] = [Create(paths.topic(topic.name), value)]
-        if topic.config:
-            config = paths.config_value(dict(topic.config))
-            operations.append(Create(paths.topic_config(topic.name), config))
-        operations.append(Create(paths.partitions(topic.name)))
-        return operations + self._states(topic, 0)
-
-    def _assign(self, wanted: NewTopic) -> list[list[int]]:
-        brokers = sorted(self.metadata.brokers)
-        partitions, replication_factor = wanted.partitions, wanted.replication_factor
-        if wanted.assignment:
-            if partitions != -1 or replication_factor != -1:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    "give either an assignment, or partitions and a replication factor",
-                )
-            check_assignment(wanted.assignment, brokers)
-            return [list(replicas) for replicas in wanted.assignment]
-        if partitions == -1:
-            usual = self._settings["num.partitions"]
-            partitions = self._settings.partition_counts.get(wanted.name, usual)
-        if replication_factor == -1:
-            replication_factor = self._settings["default.replication.factor"]
-        return spread(partitions, replication_factor, brokers, racks=self._racks())
-
-    def _racks(self) -> dict[int, str | None]:
-        return {info.broker_id: info.rack for info in self.metadata.brokers.values()}
-
-    def _new_partition(self, replicas: Sequence[int]) -> PartitionInfo:
-        """Who lives is in sync: there is nothing yet that one could lack."""
-        live = tuple(broker for broker in replicas if broker in self.metadata.brokers)
-        return PartitionInfo(live[0], 0, tuple(replicas), live)
-
-    def _states(self, topic: TopicInfo, first: int) -> list[Operation]:
-        """The znodes of new partitions, from ``first`` on."""
-        operations: list[Operation] = []
-        for i in range(first, len(topic.partitions)):
-            value = self._state_value(topic.partitions[i])
-            operations.append(Create(paths.partition(topic.name, i)))
-            operations.append(Create(paths.partition_state(topic.name, i), value))
-        return operations
-
-    def _state_value(self, info: PartitionInfo) -> bytes:
-        return paths.state_value(info.leader, info.leader_epoch, list(info.isr), self.epoch)
+        return plan_topic(wanted, existing, self.metadata.brokers, self._settings)
 
     async def delete_topic(self, name: str) -> None:
-        """Forget a topic and its settings; the brokers then drop its logs."""
+        """Delete a topic and its settings; the brokers then delete its logs."""
         await self._delete(name)
 
     async def _delete_topics(self, names: Sequence[str]) -> list[Exception | None]:
@@ -229,50 +158,10 @@ class Controller:
                 doomed[name] = topic
                 answers.append(None)
         if doomed:
-            await self._delete_znodes(doomed)
+            await self._store.delete_topics(doomed)
             self._change(self.metadata.without_topics(doomed.keys()))
-            await self._write_in_parts([Delete(paths.deletion(name)) for name in doomed])
+            await self._store.remove_deletion_marks(doomed)
         return answers
-
-    async def _delete_znodes(self, doomed: Mapping[str, TopicInfo]) -> None:
-        """First the marks, which outlive a crash: logs without a topic are then known to be
-        doomed, and whoever takes office next finishes what was begun."""
-        marks = [paths.deletion(name) for name in doomed]
-        configs = [paths.topic_config(name) for name in doomed]
-        found = await asyncio.gather(*map(self._keeper.exists, marks + configs))
-        known = {path for path, stat in zip(marks + configs, found, strict=True) if stat}
-        operations: list[Operation] = [Create(mark) for mark in marks if mark not in known]
-        for topic in doomed.values():
-            for i, row in enumerate(topic.partitions):
-                if row.partition_epoch >= 0:
-                    operations.append(Delete(paths.partition_state(topic.name, i)))
-                    operations.append(Delete(paths.partition(topic.name, i)))
-        await self._write_in_parts(operations)
-        # What is left is looked at again: a crash may have left something half made.
-        operations = [Delete(paths.topic(name), recursive=True) for name in doomed]
-        operations += [Delete(path) for path in configs if path in known]
-        await self._write_in_parts(operations)
-
-    async def _finish_deletions(self) -> None:
-        """A crash came in between: what is marked goes."""
-        marked = await self.deleted_topics()
-        doomed = {name: t for name, t in self.metadata.topics.items() if name in marked}
-        if doomed:
-            await self._delete_znodes(doomed)
-            self.metadata = self.metadata.without_topics(doomed.keys())
-
-    async def deleted_topics(self) -> set[str]:
-        """Topics whose deletion a crash interrupted; the caller removes their logs."""
-        return set(await self._keeper.children(paths.DELETED_TOPICS))
-
-    async def settled(self) -> None:
-        """The logs on disk match the registry: forget the marks, remember that it was so."""
-        marks = await self._keeper.children(paths.DELETED_TOPICS)
-        operations: list[Operation] = [Delete(f"{paths.DELETED_TOPICS}/{name}") for name in marks]
-        if self.first_start:
-            operations.append(Create(paths.SETTLED))
-        if operations:
-            await self._keeper.multi(operations)
 
     async def create_partitions(
         self,
@@ -284,113 +173,243 @@ class Controller:
     ) -> None:
         """Grow a topic to ``count`` partitions."""
         async with self._lock:
-            await self._create_partitions(name, count, assignment, validate_only=validate_only)
+            topic = self.metadata.topics.get(name)
+            grown = plan_partitions(name, topic, count, assignment, self.metadata.brokers)
+            if topic is not None and not validate_only:
+                await self._store.add_partitions(grown, len(topic.partitions))
+                self._change(self.metadata.with_topic(grown))
 
-    async def _create_partitions(
-        self,
-        name: str,
-        count: int,
-        assignment: Sequence[Sequence[int]] | None,
-        *,
-        validate_only: bool,
-    ) -> None:
-        topic = self.metadata.topics.get(name)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        have = len(topic.partitions)
-        if count <= have:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"topic {name!r} has {plural(have, 'partition')} already; it can only grow",
-            )
-        brokers = sorted(self.metadata.brokers)
-        if assignment is not None:
-            if len(assignment) != count - have:
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{plural(count - have, 'new partition')} but "
-                    f"{plural(len(assignment), 'assignment')}",
-                )
-            check_assignment(assignment, brokers)
-            new = [list(replicas) for replicas in assignment]
-        else:
-            factor = len(topic.partitions[0].replicas)
-            new = spread(count - have, factor, brokers, first=have, racks=self._racks())
-        if validate_only:
-            return
-        added = tuple(self._new_partition(row) for row in new)
-        grown = replace(topic, partitions=topic.partitions + added)
-        await self._write_in_parts([self._topic_set(grown), *self._states(grown, have)])
-        self._change(self.metadata.with_topic(grown))
-
-    def _topic_set(self, topic: TopicInfo) -> Set:
-        """Write down who has the partitions of a topic."""
-        rows = topic.partitions
-        value = paths.topic_value(
-            uuid_text(topic.topic_id),
-            [list(row.replicas) for row in rows],
-            {i: list(row.adding) for i, row in enumerate(rows) if row.adding},
-            {i: list(row.removing) for i, row in enumerate(rows) if row.removing},
-        )
-        return Set(paths.topic(topic.name), value)
-
-    # -- settings ---------------------------------------------------------------
-
-    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
-        """Replace a topic's own settings (already checked)."""
-        topic = self.metadata.topics[name]
-        await self._registry.write_config(paths.topic_config(name), config, tell=False)
-        self._change(self.metadata.with_topic(replace(topic, config=dict(config))))
-
-    async def set_broker_config(self, entity: str, config: Mapping[str, str]) -> None:
-        """Replace the dynamic settings of one broker, or of all (``<default>``)."""
-        await self._registry.write_config(paths.broker_config(entity), config, tell=False)
-        configs = {**self.metadata.broker_configs, entity: dict(config)}
-        self._change(replace(self.metadata, broker_configs=configs))
-
-    async def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
-        """Replace what a group has of its own; without anything it is forgotten."""
-        await self._registry.write_group_config(group_id, config, tell=False)
-        configs = {**self.metadata.group_configs, group_id: dict(config)}
-        if not config:
-            del configs[group_id]
-        self._change(replace(self.metadata, group_configs=configs))
-
-    async def allocate_producer_ids(self, broker_id: int) -> range:
-        """The next block of producer ids, never given out before."""
-        return await self._registry.allocate_producer_ids(broker_id)
-
-    # -- after another broker -----------------------------------------------------
-
-    async def catch_up(self, epochs: Mapping[tuple[str, int], int], producer_id: int) -> None:
-        """Go beyond what the logs have seen, so that nothing is used twice.
-
-        ``epochs`` are the latest leader epochs in the logs, ``producer_id`` the highest id.
-        They are ahead of the tree when Kafka has written the logs, or a journal was lost.
-        """
-        for name, topic in self.metadata.topics.items():
-            partitions = list(topic.partitions)
-            operations: list[Operation] = []
-            for i, partition in enumerate(partitions):
-                latest = epochs.get((name, i), -1)
-                if latest > partition.leader_epoch:
-                    raised = replace(
-                        partition,
-                        leader_epoch=latest + 1,
-                        partition_epoch=partition.partition_epoch + 1,
-                    )
-                    partitions[i] = raised
-                    state = paths.partition_state(name, i)
-                    operations.append(Set(state, self._state_value(raised)))
-            if operations:
-                await self._write(operations)
-                changed = replace(topic, partitions=tuple(partitions))
+    async def topic_config_changed(self, name: str, config: Mapping[str, str]) -> None:
+        """A topic has other settings: unclean elections may be allowed now."""
+        async with self._lock:
+            topic = self.metadata.topics.get(name)
+            if topic is not None:
+                changed = replace(topic, config=dict(config))
                 self.metadata = self.metadata.with_topic(changed)
-        end, version = await self._registry.producer_ids_given_out()
-        if producer_id > end:
-            ids = range(end + 1, producer_id + 1)
-            await self._registry.write_producer_ids(self.metadata.controller_id, ids, version)
+                await self._elect_leaders([changed])
+
+    # -- brokers ------------------------------------------------------------------
+
+    async def live_brokers(self, watch: Watch) -> dict[int, BrokerInfo]:
+        """The registered brokers, for :meth:`brokers_changed`."""
+        return await self._registry.brokers(watch)
+
+    async def brokers_changed(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """Brokers have come, gone, or been restarted in between."""
+        async with self._lock:
+            before = self.metadata.brokers
+            restarted = {
+                broker_id
+                for broker_id, info in brokers.items()
+                if broker_id in before and before[broker_id].epoch != info.epoch
+            }
+            gone = (before.keys() - brokers.keys()) | restarted
+            come = (brokers.keys() - before.keys()) | restarted
+            if not gone and not come:
+                return
+            for words, which in (("gone", gone), ("there", come)):
+                if which:
+                    log.info("%s %s", plural(len(which), "broker"), f"{words}: {_names(which)}")
+            # First without those that are gone, even if they are back already: a broker that
+            # was restarted has to catch up before it leads again.
+            self._cannot_write = {
+                broker: keys for broker, keys in self._cannot_write.items() if broker not in gone
+            }
+            stayed = {i: info for i, info in brokers.items() if i not in come}
+            self.metadata = replace(self.metadata, brokers=stayed)
+            if gone:
+                await self._elect_leaders(self._with_replicas_on(gone))
+            self.metadata = replace(self.metadata, brokers=dict(brokers))
+            await self._create_missing_states()
+            await self._elect_leaders(self._with_replicas_on(come))
+            await self._add_offsets_replicas()
+            self._publish(self.metadata)
+
+    async def _elect_leaders(self, topics: Iterable[TopicInfo], *, first: bool = False) -> None:
+        """Elect leaders where it is needed; ``first`` after the tree was read."""
+        await self._write_states(
+            partition_changes.brokers_changed(
+                self.metadata, list(topics), self._allows_unclean, first=first
+            )
+        )
+
+    def _allows_unclean(self, topic: TopicInfo) -> bool:
+        own = topic.config.get("unclean.leader.election.enable")
+        if own is not None:
+            return own.lower() == "true"
+        usual: bool = self._settings["unclean.leader.election.enable"]
+        return usual
+
+    def _with_replicas_on(self, brokers: Collection[int]) -> list[TopicInfo]:
+        return [
+            topic
+            for topic in self.metadata.topics.values()
+            if any(not set(info.replicas).isdisjoint(brokers) for info in topic.partitions)
+        ]
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[Key]:
+        """Move the leaders away from a broker that is about to stop; returns those that no other
+        broker can lead."""
+        async with self._lock:
+            known = self.metadata.brokers.get(broker_id)
+            if known is None:
+                raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED)
+            if known.epoch != broker_epoch:
+                raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+            # It still fetches: it must not come back into sync, and then be missed.
+            self._stopping |= {(broker_id, broker_epoch)}
+            await self._write_states(partition_changes.broker_stops(self.metadata, broker_id))
+            return [
+                (topic.name, i)
+                for topic in self.metadata.topics.values()
+                for i, info in enumerate(topic.partitions)
+                if info.leader == broker_id and len(info.replicas) > 1
+            ]
+
+    # -- in-sync sets -------------------------------------------------------------
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+    ) -> list[tuple[ErrorCode, PartitionInfo | None]]:
+        """Change in-sync sets for the leader of the partitions: a code, and the state then."""
+        async with self._lock:
+            known = self.metadata.brokers.get(broker_id)
+            if known is None or known.epoch != broker_epoch:
+                raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+            answers: list[tuple[ErrorCode, PartitionInfo | None]] = []
+            changes: Changes = {}
+            for change in asked:
+                topic = self.metadata.topic_by_id(change.topic_id)
+                if topic is None or not 0 <= change.partition < len(topic.partitions):
+                    answers.append((ErrorCode.UNKNOWN_TOPIC_ID, None))
+                    continue
+                key = (topic.name, change.partition)
+                before = topic.partitions[change.partition]
+                code = in_sync_changes.check(
+                    before, change, broker_id, self.metadata.brokers, self._eligible(key)
+                )
+                after = before if code else replace(before, isr=change.isr)
+                if after != before:
+                    changes[key] = after
+                    after = replace(after, partition_epoch=before.partition_epoch + 1)
+                answers.append((code, after))
+            await self._write_states(changes)
+            await self._avoid_failed_disks(changes)
+            await self._finish_reassignments(self._topics_of(changes))
+            return answers
+
+    def _eligible(self, key: Key) -> set[int]:
+        """Brokers that are registered, not about to stop, and can write this partition."""
+        return {
+            b
+            for b, info in self.metadata.brokers.items()
+            if (b, info.epoch) not in self._stopping and key not in self._cannot_write.get(b, ())
+        }
+
+    # -- disks --------------------------------------------------------------------
+
+    async def remove_log_dir_events(self, nodes: Iterable[str]) -> None:
+        """Notifications of log directories have been acted on."""
+        await self._store.remove_log_dir_events(nodes)
+
+    def is_storage_news(self, broker: BrokerInfo, failed: set[Key], works: set[Key]) -> bool:
+        """Is it another answer than we know already?"""
+        known = self._cannot_write.get(broker.broker_id, frozenset())
+        return bool(failed - known or works & known)
+
+    async def storage_changed(self, broker: BrokerInfo, failed: set[Key], works: set[Key]) -> None:
+        """A broker has answered which of its partitions it can write, and which not."""
+        async with self._lock:
+            known = self.metadata.brokers.get(broker.broker_id)
+            if known is None or known.epoch != broker.epoch:
+                return
+            before = self._cannot_write.get(broker.broker_id, frozenset())
+            after = (before | failed) - works
+            self._cannot_write[broker.broker_id] = after
+            if len(self.metadata.brokers) > 1:
+                if after and not before:
+                    message = "broker %d cannot write: others lead what they have"
+                    log.warning(message, broker.broker_id)
+                elif before and not after:
+                    log.warning("broker %d can write again", broker.broker_id)
+            await self._avoid_failed_disks(after - before)
+
+    async def _avoid_failed_disks(self, keys: Iterable[Key]) -> None:
+        if any(self._cannot_write.values()):
+            await self._write_states(
+                partition_changes.cannot_write(self.metadata, keys, self._cannot_write)
+            )
+
+    # -- elections on demand, reassignments -----------------------------------------
+
+    async def elect_leaders(
+        self, keys: Iterable[Key] | None, *, unclean: bool = False
+    ) -> dict[Key, ApiError | None]:
+        """Elect preferred leaders, or with ``unclean`` any leader where there is none."""
+        async with self._lock:
+            results, changes = partition_changes.elect(
+                self.metadata, keys, unclean=unclean, eligible=self._eligible
+            )
+            await self._write_states(changes)
+            return results
+
+    async def balance_leaders(self, percentage: int) -> None:
+        """Elect the preferred leaders of brokers that too few of their partitions are led by."""
+        for broker_id, keys in partition_changes.imbalance(self.metadata, percentage).items():
+            log.info("broker %d leads %s again", broker_id, plural(len(keys), "partition"))
+            await self.elect_leaders(keys)
+
+    async def reassign(
+        self, wanted: Mapping[Key, tuple[int, ...] | None]
+    ) -> dict[Key, ApiError | None]:
+        """Begin reassignments of replicas, or with None cancel one that is in progress."""
+        async with self._lock:
+            results, changes = partition_changes.reassign(self.metadata, wanted)
+            await self._write_assignments(changes)
+            await self._finish_reassignments(self._topics_of(changes))
+            return results
+
+    async def _finish_reassignments(self, topics: Iterable[TopicInfo]) -> None:
+        await self._write_assignments(
+            partition_changes.finished_reassignments(self.metadata, topics)
+        )
+
+    async def _add_offsets_replicas(self) -> None:
+        factor: int = self._settings["offsets.topic.replication.factor"]
+        changes = partition_changes.missing_replicas(self.metadata, OFFSETS_TOPIC, factor)
+        if changes:
+            log.info("%s gets more replicas", OFFSETS_TOPIC)
+        await self._write_assignments(changes)
+
+    def _topics_of(self, keys: Iterable[Key]) -> list[TopicInfo]:
+        return [self.metadata.topics[name] for name in dict.fromkeys(name for name, _ in keys)]
+
+    # -- writing, then publishing ---------------------------------------------------
+
+    async def _write_states(self, changes: Changes) -> None:
+        if changes:
+            self._change_partitions(await self._store.write_states(changes))
+
+    async def _write_assignments(self, changes: Changes) -> None:
+        if changes:
+            written = await self._store.write_assignments(changes, self.metadata.topics)
+            self._change_partitions(written)
+
+    def _change_partitions(self, changes: Changes) -> None:
+        by_topic: dict[str, dict[int, PartitionInfo]] = {}
+        for (name, i), info in changes.items():
+            by_topic.setdefault(name, {})[i] = info
+        topics = []
+        for name, changed in by_topic.items():
+            topic = self.metadata.topics[name]
+            partitions = tuple(changed.get(i, info) for i, info in enumerate(topic.partitions))
+            topics.append(replace(topic, partitions=partitions))
+        self._change(self.metadata.with_topics(topics))
 
     def _change(self, metadata: ClusterMetadata) -> None:
         self.metadata = metadata
         self._publish(metadata)
+
+
+def _names(brokers: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))

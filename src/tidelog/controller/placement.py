@@ -1,4 +1,4 @@
-"""Where replicas should be: a plan that moves as few as it can.  Pure.
+"""Where replicas should be: a plan that moves as few as it can.  No I/O.
 
 For ``tidelog topics reassign``: after brokers were added, or before some are taken away.
 """
@@ -71,7 +71,7 @@ def _best(
 def _level(
     after: Mapping[Key, list[int]], load: dict[int, int], racks: Mapping[int, str | None]
 ) -> None:
-    """Move replicas from who has most to who has least, until they differ by one at most."""
+    """Move replicas from the broker with most to the one with least, until they differ by one."""
     for replicas in after.values():
         for i in range(len(replicas) - 1, -1, -1):
             fullest = max(load.values())
@@ -91,7 +91,7 @@ def _level(
 
 
 def _spread_leaders(after: Mapping[Key, list[int]], load: Mapping[int, int]) -> None:
-    """Let others come first, until nobody leads two more than one who could take over from it."""
+    """Let others come first, until no broker leads two more than one that could take over."""
     led: dict[int, list[Key]] = {broker: [] for broker in load}
     for key, replicas in after.items():
         led[replicas[0]].append(key)
@@ -105,7 +105,7 @@ def _spread_leaders(after: Mapping[Key, list[int]], load: Mapping[int, int]) -> 
 
 
 def _chain(after: Mapping[Key, list[int]], led: Mapping[int, list[Key]]) -> list[tuple[Key, int]]:
-    """How who leads most gives one to who leads least: which partitions get which leader.
+    """How the broker that leads most gives one to the one that leads least: new leaders.
 
     The two may have no partition in common: then others between them take one and give one.
     """
@@ -132,7 +132,7 @@ def fill_up(
     racks: Mapping[int, str | None],
 ) -> dict[int, Replicas]:
     """Replicas for the partitions of a topic that has fewer than ``factor``, as far as there are
-    brokers; nobody loses one.
+    brokers; no broker loses one.
 
     Where it is possible they stand as in a new topic: leaders are spread over brokers and racks.
     """

@@ -1,21 +1,19 @@
-"""How the controller's decisions reach the brokers: what each of them has to hear.
+"""Propagation of the controller's decisions to the brokers.
 
-There is a channel to each live broker (``broker_channel.py``).  A decision is compared with the one
-before, and each channel notes what of the difference concerns its broker.
+There is a channel to each live broker (``broker_channel.py``).  New metadata is compared with the
+metadata before, and each channel notes what of the difference concerns its broker.  The controller
+reaches its own broker by a local call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tidelog.controller.broker_channel import Channel, LocalCall
-from tidelog.controller.partition_states import Key
+from tidelog.controller.host import Host
+from tidelog.controller.store import Key
 from tidelog.metadata import BrokerInfo, ClusterMetadata, TopicInfo
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
 
 _LOOK_SECONDS = 0.01
 
@@ -23,20 +21,20 @@ _LOOK_SECONDS = 0.01
 class Propagation:
     """See the module."""
 
-    def __init__(self, broker: Broker, local: LocalCall) -> None:
-        self._broker = broker
-        self.epoch = 0  # of the controller that we speak for
+    def __init__(self, host: Host, local: LocalCall) -> None:
+        self._host = host
+        self.epoch = 0  # of the controller
         self._local = local
         self.metadata = ClusterMetadata()
         self._channels: dict[int, Channel] = {}
         self._closed = False
-        # Who hears which partitions a broker cannot write, and which it can.
-        self.storage_told: Callable[[BrokerInfo, set[Key], set[Key]], None] = _nobody
+        # Called with the partitions that a broker cannot write, and those that it can.
+        self.storage_answered: Callable[[BrokerInfo, set[Key], set[Key]], None] = _ignore
 
     def publish(self, metadata: ClusterMetadata) -> None:
-        """The controller has decided: note what each broker has to hear."""
+        """The controller has decided: note what is to be sent to each broker."""
         if self._closed:
-            return  # decided before we resigned: the next controller reads it from the tree
+            return  # decided before we stepped down: the next controller reads it from the tree
         before, self.metadata = self.metadata, metadata
         for broker_id, channel in list(self._channels.items()):
             info = metadata.brokers.get(broker_id)
@@ -51,18 +49,18 @@ class Propagation:
                 self._channels[broker_id] = self._open(info)
 
     def _open(self, info: BrokerInfo) -> Channel:
-        own = info.broker_id == self._broker.broker_id
-        channel = Channel(self, info, self._broker.peer(info), self._local if own else None)
+        own = info.broker_id == self._host.broker_id
+        channel = Channel(self, info, self._host.peer(info), self._local if own else None)
         channel.note_all(self.metadata)
-        channel.task = self._broker.spawn(channel.run())
+        channel.task = self._host.spawn(channel.run())
         return channel
 
     def ask_again(self, broker_id: int) -> None:
-        """Tell a broker again what it has: its answer says what its disks take."""
+        """Send a broker again what it has: its answer says what its disks take."""
         channel = self._channels.get(broker_id)
         if channel is not None:
             topics = self.metadata.topics.values()
-            channel.tell_again(
+            channel.send_again(
                 {
                     (topic.name, i)
                     for topic in topics
@@ -71,8 +69,8 @@ class Propagation:
                 }
             )
 
-    async def told(self) -> None:
-        """Wait until every broker has heard of everything."""
+    async def sent(self) -> None:
+        """Wait until every broker has everything."""
         while any(channel.busy for channel in self._channels.values()):
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -110,5 +108,5 @@ def _difference(
     return changed, moved_away, deleted
 
 
-def _nobody(info: BrokerInfo, failed: set[Key], well: set[Key]) -> None:
-    """There is no controller any more."""
+def _ignore(info: BrokerInfo, failed: set[Key], works: set[Key]) -> None:
+    """The controller has not loaded yet."""

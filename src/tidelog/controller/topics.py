@@ -1,10 +1,17 @@
-"""The rules of topics: names that collide, assignments.  Pure."""
+"""New topics and partitions: their names, and the brokers of their replicas.  No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from tidelog.errors import ApiError, ErrorCode
+from tidelog.errors import ApiError, ErrorCode, SettingError
+from tidelog.ids import random_uuid
+from tidelog.metadata import BrokerInfo, PartitionInfo, TopicInfo
+from tidelog.new_topic import NewTopic
+from tidelog.settings import Settings, check_topic_config
+from tidelog.text import plural
+from tidelog.topic_partition import check_name
 
 MAX_NEW_PARTITIONS = 10_000  # in one request, as in Kafka: each is a directory
 
@@ -108,3 +115,90 @@ def check_assignment(assignment: Sequence[Sequence[int]], brokers: Sequence[int]
             problem = f"there is no broker {unknown[0]}"
         if problem:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replica assignment: {problem}")
+
+
+def plan_topic(
+    wanted: NewTopic,
+    existing: Mapping[str, TopicInfo],
+    brokers: Mapping[int, BrokerInfo],
+    settings: Settings,
+) -> TopicInfo:
+    """The topic as it would be created, or the error that says exactly why not."""
+    name = wanted.name
+    check_name(name)
+    if name in existing:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+    if alike := colliding(name, existing):
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} cannot be told from {alike[0]!r} in metric names "
+            "('.' and '_' look alike); choose another name",
+        )
+    try:
+        check_topic_config(wanted.config)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    replicas = _assign(wanted, brokers, settings)
+    partitions = tuple(new_partition(row, brokers) for row in replicas)
+    return TopicInfo(name, wanted.topic_id or random_uuid(), partitions, wanted.config)
+
+
+def _assign(
+    wanted: NewTopic, brokers: Mapping[int, BrokerInfo], settings: Settings
+) -> list[list[int]]:
+    partitions, replication_factor = wanted.partitions, wanted.replication_factor
+    if wanted.assignment:
+        if partitions != -1 or replication_factor != -1:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "give either an assignment, or partitions and a replication factor",
+            )
+        check_assignment(wanted.assignment, sorted(brokers))
+        return [list(replicas) for replicas in wanted.assignment]
+    if partitions == -1:
+        partitions = settings.partition_counts.get(wanted.name, settings["num.partitions"])
+    if replication_factor == -1:
+        replication_factor = settings["default.replication.factor"]
+    return spread(partitions, replication_factor, sorted(brokers), racks=_racks(brokers))
+
+
+def new_partition(replicas: Sequence[int], brokers: Collection[int]) -> PartitionInfo:
+    """Every live replica is in sync: there is nothing yet that one could lack."""
+    live = tuple(broker for broker in replicas if broker in brokers)
+    return PartitionInfo(live[0], 0, tuple(replicas), live)
+
+
+def plan_partitions(
+    name: str,
+    topic: TopicInfo | None,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None,
+    brokers: Mapping[int, BrokerInfo],
+) -> TopicInfo:
+    """A topic with more partitions, ``count`` in all, or the error that says why not."""
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    have = len(topic.partitions)
+    if count <= have:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {name!r} has {plural(have, 'partition')} already; it can only grow",
+        )
+    if assignment is not None:
+        if len(assignment) != count - have:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{plural(count - have, 'new partition')} but "
+                f"{plural(len(assignment), 'assignment')}",
+            )
+        check_assignment(assignment, sorted(brokers))
+        new = [list(replicas) for replicas in assignment]
+    else:
+        factor = len(topic.partitions[0].replicas)
+        new = spread(count - have, factor, sorted(brokers), first=have, racks=_racks(brokers))
+    added = tuple(new_partition(replicas, brokers) for replicas in new)
+    return replace(topic, partitions=topic.partitions + added)
+
+
+def _racks(brokers: Mapping[int, BrokerInfo]) -> dict[int, str | None]:
+    return {broker: info.rack for broker, info in brokers.items()}

@@ -33,6 +33,7 @@ from tidelog.keeper.keeper import (
     NodeExists,
     NoNode,
     NotEmpty,
+    NotWritten,
     Operation,
     SessionEvent,
     Set,
@@ -165,6 +166,7 @@ class EmbeddedKeeper:
         lasting: list[Step] = []
         made: list[str] = []
         seen: dict[str, tuple[int, bool] | None] = {}  # version, ephemeral: what changes here
+        new_children: dict[str, set[str]] = {}
 
         def state(path: str) -> tuple[int, bool] | None:
             if path in seen:
@@ -187,13 +189,14 @@ class EmbeddedKeeper:
             elif above[1]:
                 raise KeeperError(f"{parent} is ephemeral: it cannot have children")
             seen[path] = (0, ephemeral)
+            new_children.setdefault(parent, set()).add(path)
             step(ephemeral, "ephemeral" if ephemeral else "create", path, _as_text(data))
 
         def below(path: str) -> Iterator[str]:
             """Everything under a path, the deepest first."""
             node = self._nodes.get(path)
             children = {f"{path}/{name}" for name in node.children} if node else set()
-            children.update(other for other in seen if other.rsplit("/", 1)[0] == path)
+            children |= new_children.get(path, set())
             for child in sorted(children):
                 if state(child):
                     yield from below(child)
@@ -243,7 +246,7 @@ class EmbeddedKeeper:
         except OSError as error:
             with contextlib.suppress(OSError):
                 files.ftruncate(self._fd, self._size)
-            raise KeeperError(f"{self._path} cannot be written: {error.strerror}") from error
+            raise NotWritten(f"{self._path} cannot be written: {error.strerror}") from error
         self._size += len(line)
 
     def _apply(self, steps: list[Step]) -> None:

@@ -32,6 +32,10 @@ class Unreachable(ConnectionLost):
     """There is no connection, and none came soon.  Nothing was sent: nothing has changed."""
 
 
+class NotWritten(KeeperError):
+    """The embedded keeper's disk did not take it: nothing has changed."""
+
+
 class SessionExpired(KeeperError):
     """The session is over, and its ephemeral znodes are gone.  Nothing has changed."""
 

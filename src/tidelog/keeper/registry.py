@@ -1,15 +1,15 @@
-"""The tree in words: what any broker reads from it, and may write to it.
+"""The registry: what any broker reads from the tree of znodes, and may write to it.
 
-Leaders and in-sync sets are written by the controller alone (``controller.py``); the rest
-(who is there, settings, blocks of producer ids) by any broker, guarded by the versions of
-the znodes.
+Leaders and in-sync sets are written by the controller alone (``controller/store.py``); the rest
+(registrations, settings, blocks of producer ids) by any broker, guarded by the versions of the
+znodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -43,15 +43,17 @@ T = TypeVar("T")
 _RETRY_SECONDS = 0.2
 
 PRODUCER_ID_BLOCK = 1000
-CHANGE_LIVES_MS = 15 * 60_000  # a note of changed settings; by then everybody has read it
+CHANGE_LIVES_MS = (
+    15 * 60_000
+)  # a notification of changed settings; by then every broker has read it
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """What needs no session of its own: one that ends meanwhile costs nothing but time."""
+async def retry(work: Callable[[], Awaitable[T]]) -> T:
+    """Until it works, for what may be done in any session: one that ends costs only time."""
     while True:
         try:
             return await work()
-        except Unreachable:  # the keeper says so, now and then
+        except Unreachable:  # the keeper logs it, now and then
             await asyncio.sleep(_RETRY_SECONDS)
         except (ConnectionLost, SessionExpired) as error:
             log.warning("ZooKeeper: %s (%s); trying again", error, type(error).__name__)
@@ -120,7 +122,7 @@ class Registry:
     # -- brokers ----------------------------------------------------------------
 
     async def register(self, broker: BrokerInfo) -> int:
-        """Say that a broker is there; returns the epoch of this registration."""
+        """Register a broker; returns the epoch of this registration."""
         path = paths.broker(broker.broker_id)
         value = paths.broker_value(broker.host, broker.port, broker.rack, self._clock.now_ms())
         try:
@@ -135,7 +137,7 @@ class Registry:
     async def registration(
         self, broker_id: int, watch: Watch | None = None
     ) -> tuple[BrokerInfo, Stat] | None:
-        """What a broker has said of itself; Unreadable if that makes no sense."""
+        """The registration of a broker; Unreadable if it makes no sense."""
         try:
             data, stat = await self._keeper.get(paths.broker(broker_id), watch)
         except NoNode:
@@ -146,8 +148,15 @@ class Registry:
         """Remove the registration of a dead broker, before its session is over."""
         await self._keeper.multi([Delete(paths.broker(broker_id), stat.version)])
 
+    async def forget_controller(self, broker_id: int) -> None:
+        """If this broker was controller too, remove that znode before its session is over."""
+        with suppress(NoNode, BadVersion):
+            data, stat = await self._keeper.get(paths.CONTROLLER)
+            if paths.from_json(data)["brokerid"] == broker_id and not stat.own:
+                await self._keeper.multi([Delete(paths.CONTROLLER, stat.version)])
+
     async def brokers(self, watch: Watch | None = None) -> dict[int, BrokerInfo]:
-        """Who is there now; who says what makes no sense is not."""
+        """The registered brokers, without those whose registration makes no sense."""
         names = await self._keeper.children(paths.BROKER_IDS, watch)
         found = await self._keeper.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
         brokers, bad = {}, set()
@@ -158,18 +167,18 @@ class Registry:
                     brokers[info.broker_id] = info
                 except Unreadable as error:
                     bad.add(str(error))
-        for problem in sorted(bad - self._passed_over):  # each is said once
+        for problem in sorted(bad - self._passed_over):  # each is logged once
             log.warning("%s; this broker counts as absent until it registers again", problem)
         self._passed_over = frozenset(bad)
         return brokers
 
-    async def tell_log_dir_event(self, broker_id: int) -> None:
-        """Tell the controller that some log directory has failed, or works again."""
+    async def notify_log_dir_event(self, broker_id: int) -> None:
+        """Notify the controller that some log directory has failed, or works again."""
         value = paths.to_json({"version": 1, "broker": broker_id, "event": 1})
         await self._keeper.multi([Create(paths.LOG_DIR_EVENT, value, sequential=True)])
 
     async def log_dir_events(self, watch: Watch) -> tuple[set[int], list[str]]:
-        """Brokers that have told something, and the znodes in which they did."""
+        """Brokers with notifications of log directories, and the znodes of these."""
         names = await self._keeper.children(paths.LOG_DIR_EVENTS, watch)
         notes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
         brokers = set()
@@ -265,7 +274,7 @@ class Registry:
         return dict(zip(entities, found, strict=True))
 
     async def group_configs(self) -> dict[str, dict[str, str]]:
-        """What groups have of their own."""
+        """The settings of groups that have some."""
         names = await self._keeper.children(paths.CONFIG_GROUPS)
         groups = [paths.group_of_config(name) for name in names]
         found = await self.configs([paths.group_config(group) for group in groups])
@@ -277,32 +286,37 @@ class Registry:
         found = await self.configs([paths.topic_config(name) for name in names])
         return dict(zip(names, found, strict=True))
 
-    async def write_config(self, path: str, config: Mapping[str, str], *, tell: bool) -> None:
-        """Replace settings; with ``tell`` the other brokers hear of it."""
+    async def write_config(self, path: str, config: Mapping[str, str]) -> None:
+        """Replace settings, and notify all brokers."""
         value = paths.config_value(dict(config))
         exists = await self._keeper.exists(path)
-        operation = Set(path, value) if exists else Create(path, value)
-        await self._tell_of(path, [operation], tell)
+        await self._change_config(path, Set(path, value) if exists else Create(path, value))
 
-    async def write_group_config(
-        self, group_id: str, config: Mapping[str, str], *, tell: bool
-    ) -> None:
-        """Replace what a group has of its own; without anything it is forgotten."""
+    async def write_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
+        """Replace the settings of a group; without any, there is no znode."""
         path = paths.group_config(group_id)
         if config:
-            await self.write_config(path, config, tell=tell)
+            await self.write_config(path, config)
         elif await self._keeper.exists(path):
-            await self._tell_of(path, [Delete(path)], tell)
+            await self._change_config(path, Delete(path))
 
-    async def _tell_of(self, path: str, operations: list[Operation], tell: bool) -> None:
-        if tell:
-            entity = path.removeprefix("/config/")
-            note = paths.to_json({"version": 2, "entity_path": entity})
-            operations.append(Create(paths.CONFIG_CHANGE, note, sequential=True))
-        await self._keeper.multi(operations)
+    async def _change_config(self, path: str, operation: Operation) -> None:
+        entity = path.removeprefix("/config/")
+        value = paths.to_json({"version": 2, "entity_path": entity})
+        notification = Create(paths.CONFIG_CHANGE, value, sequential=True)
+        await self._keeper.multi([operation, notification])
+
+    async def config_change_names(self) -> list[str]:
+        """The notifications of changed settings."""
+        return await self._keeper.children(paths.CONFIG_CHANGES)
+
+    async def remove_config_changes(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(NoNode):
+                await self._keeper.multi([Delete(f"{paths.CONFIG_CHANGES}/{name}")])
 
     async def config_changes(self, after: str, watch: Watch | None = None) -> dict[str, str]:
-        """Notes later than ``after``: their name and the entity, as ``topics/name``."""
+        """Notifications later than ``after``: their name and the entity, as ``topics/name``."""
         names = await self._keeper.children(paths.CONFIG_CHANGES, watch)
         new = {name: f"{paths.CONFIG_CHANGES}/{name}" for name in names if name > after}
         found = await self._keeper.get_many(list(new.values()))
@@ -337,6 +351,12 @@ class Registry:
         if not data:  # as Kafka makes it
             return -1, stat.version
         return int(paths.from_json(data)["block_end"]), stat.version
+
+    async def skip_producer_ids(self, broker_id: int, highest: int) -> None:
+        """Give out no id up to this one: the logs have it, though the tree may not."""
+        end, version = await self.producer_ids_given_out()
+        if highest > end:
+            await self.write_producer_ids(broker_id, range(end + 1, highest + 1), version)
 
     async def write_producer_ids(self, broker_id: int, ids: range, version: int | None) -> None:
         value = paths.to_json(

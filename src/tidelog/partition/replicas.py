@@ -1,12 +1,13 @@
 """The partitions on this broker, and the upkeep of their logs.
 
-``apply`` makes the partitions match the cluster's metadata.  Upkeep that takes time
-(syncing, unlinking) runs in one helper thread; the event loop only decides.
+``take`` and ``drop`` make them what the controller decides.  Upkeep that takes time (syncing,
+unlinking) runs in helper threads; the event loop only decides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -50,9 +51,8 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.log_dirs = LogDirs(manager.directories, clock)
-        self._applied = ClusterMetadata()
         # Partitions that should be here: not made yet, or there is no room on the disk.
-        self._offline: dict[tuple[str, int], TopicInfo] = {}
+        self._offline: dict[tuple[str, int], tuple[TopicInfo, PartitionInfo]] = {}
         self._to_create: deque[tuple[str, int]] = deque()
         self._config_of = config_of
         self._metadata_of = metadata_of  # of the cluster, as clients see it now
@@ -67,107 +67,42 @@ class Replicas:
         self.flushes = Flushes(self.write_failed)
         self._sweeper = workers.pool(1, "sweep")
 
-    # -- following the metadata -------------------------------------------------
+    # -- what the controller decides ----------------------------------------------
 
-    def apply(self, metadata: ClusterMetadata) -> None:
-        """Create, configure and drop partitions so that they match."""
-        before, self._applied = self._applied, metadata
-        same_settings = before.broker_configs == metadata.broker_configs
-        wanted: set[tuple[str, int]] = set()
-        created, later = 0, []
-        for topic in metadata.topics.values():
-            if same_settings and before.topics.get(topic.name) is topic:
-                continue  # one of ten thousand topics has changed, as a rule
-            config: LogConfig | None = None
-            for index, info in enumerate(topic.partitions):
-                if self.broker_id not in info.replicas:
-                    continue
-                key = (topic.name, index)
-                wanted.add(key)
-                config = config or self._config_of(topic)  # once per topic
-                existing = self.partitions.get(key)
-                if existing is None:
-                    if key in self.manager.logs or created < _AT_ONCE:
-                        self._open(topic, index, config)
-                        created += 1
-                    else:
-                        self._offline[key] = topic
-                        later.append(key)
-                    continue
-                existing.lead(info, self._clock.now_ms())
-                if existing.log.config != config:
-                    existing.configure(config)
-        for name, topic in before.topics.items():
-            if metadata.topics.get(name) is topic:
-                continue
-            for index in range(len(topic.partitions)):
-                if (name, index) not in wanted:
-                    self.drop((name, index))
-        if later:
-            if not self._to_create:
-                asyncio.get_running_loop().call_soon(self._create_some)
-            self._to_create += later
-
-    def _create_some(self) -> None:
-        """Make the files of a few new partitions, then let others have their turn.
-
-        Ten thousand take seconds.  Who asks for one that is not there yet gets it at once
-        (see ``find``).
-        """
-        configs: dict[str, LogConfig] = {}
-        for _ in range(min(_AT_ONCE, len(self._to_create))):
-            key = self._to_create.popleft()
-            topic = self._offline.get(key)
-            if topic is not None:  # else it was asked for, or deleted
-                if topic.name not in configs:
-                    configs[topic.name] = self._config_of(topic)
-                self._open(topic, key[1], configs[topic.name])
-        if self._to_create:
-            asyncio.get_running_loop().call_soon(self._create_some)
-
-    def _open(self, topic: TopicInfo, index: int, config: LogConfig) -> Partition | None:
-        """Bring a partition up; without room on the disk it stays offline for now."""
-        key = (topic.name, index)
-        found = self.manager.logs.get(key)
-        try:
-            if found is None:
-                found = self.manager.create(topic.name, index, topic.topic_id, config)
-        except OSError as error:
-            self._offline[key] = topic
-            self.storage_failed(error.filename or topic.name, error)
-            return None
-        self._offline.pop(key, None)
-        partition = Partition(self, topic.name, index, topic.topic_id, found)
-        partition.configure(config)
-        partition.lead(topic.partitions[index], self._clock.now_ms())
-        self.partitions[key] = partition
-        self.by_id[topic.topic_id, index] = partition
-        return partition
-
-    # -- following the controller's orders ----------------------------------------
-
-    def take(self, topic: TopicInfo, index: int, info: PartitionInfo) -> Partition | None:
+    def take(
+        self, topic: TopicInfo, index: int, info: PartitionInfo, *, defer: bool = False
+    ) -> Partition | None:
         """Lead or follow a partition, as the controller says; None if that is old news.
 
-        Raises KAFKA_STORAGE_ERROR if the disk does not let us.
+        Raises KAFKA_STORAGE_ERROR if the disk does not let us.  With ``defer`` the files of a new
+        partition that we lead are made later: ten thousand take seconds.  A client that names it
+        before then gets it at once (see ``find``).
         """
         key = (topic.name, index)
         partition = self.partitions.get(key)
         if partition is not None and partition.topic_id != topic.topic_id:
-            self.drop(key)  # deleted and made again, and we missed it
+            self.drop(key)  # deleted and created again, and we missed it
             partition = None
         if partition is None:
-            partition = self._open_replica(topic, index)
+            if defer and info.leader == self.broker_id and key not in self.manager.logs:
+                self._create_later(key, topic, info)
+                return None
+            partition = self._open(topic, index, info)
         elif (info.leader_epoch, info.partition_epoch) <= partition.order:
             return None
+        else:
+            self._lead_or_follow(partition, info)
+        return partition
+
+    def _lead_or_follow(self, partition: Partition, info: PartitionInfo) -> None:
         if info.leader == self.broker_id:
             partition.lead(info, self._clock.now_ms())
         else:
             partition.follow(info)
         partition.order = (info.leader_epoch, info.partition_epoch)
-        return partition
 
-    def _open_replica(self, topic: TopicInfo, index: int) -> Partition:
+    def _open(self, topic: TopicInfo, index: int, info: PartitionInfo) -> Partition:
+        """Bring a partition up; without room on the disk it stays offline for now."""
         key = (topic.name, index)
         config = self._config_of(topic)
         found = self.manager.logs.get(key)
@@ -178,13 +113,33 @@ class Replicas:
             if found is None:
                 found = self.manager.create(topic.name, index, topic.topic_id, config)
         except OSError as error:
+            self._offline[key] = topic, info
             self.write_failed(error.filename or topic.name, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        self._offline.pop(key, None)
         partition = Partition(self, topic.name, index, topic.topic_id, found)
         partition.configure(config)
         self.partitions[key] = partition
         self.by_id[topic.topic_id, index] = partition
+        self._lead_or_follow(partition, info)
         return partition
+
+    def _create_later(self, key: tuple[str, int], topic: TopicInfo, info: PartitionInfo) -> None:
+        self._offline[key] = topic, info
+        if not self._to_create:
+            asyncio.get_running_loop().call_soon(self._create_some)
+        self._to_create.append(key)
+
+    def _create_some(self) -> None:
+        """Make the files of a few new partitions, then let other work have its turn."""
+        for _ in range(min(_AT_ONCE, len(self._to_create))):
+            key = self._to_create.popleft()
+            offline = self._offline.get(key)
+            if offline is not None:  # else a client has asked for it, or it is deleted
+                with contextlib.suppress(ApiError, OSError):  # a client's request tries again
+                    self._open(offline[0], key[1], offline[1])
+        if self._to_create:
+            asyncio.get_running_loop().call_soon(self._create_some)
 
     def keep_only(self, wanted: set[tuple[str, int]]) -> None:
         """The controller has named all that we have: the rest is of no known topic."""
@@ -238,16 +193,15 @@ class Replicas:
             name = metadata.topic_names[topic]
         else:
             name = topic
-        waiting = self._offline.get((name, index))
-        if waiting is None:
-            known = metadata.topics.get(name)
-            if known is not None and 0 <= index < len(known.partitions):
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # others have it
+        known = metadata.topics.get(name)
+        if known is None or not 0 <= index < len(known.partitions):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        found = self._open(waiting, index, self._config_of(waiting))
-        if found is None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return found
+        offline = self._offline.get((name, index))
+        if offline is None or offline[0].topic_id != known.topic_id:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # others have it
+        if offline[1].leader != self.broker_id:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)  # the controller asks us to try again
+        return self._open(offline[0], index, offline[1])
 
     def drop(self, key: tuple[str, int]) -> None:
         """Delete a partition and its files."""

@@ -74,7 +74,7 @@ def _look_up_all(
                     wanted.timestamp,
                     budget,
                     committed=message.isolation_level == _READ_COMMITTED,
-                    follower=message.replica_id >= 0 and broker.member is not None,
+                    follower=message.replica_id >= 0 and not broker.standalone,
                 )
             else:
                 result = Offset(ErrorCode.INVALID_REQUEST)

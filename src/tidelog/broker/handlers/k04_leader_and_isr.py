@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
 from tidelog.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 
 if TYPE_CHECKING:
@@ -21,6 +20,4 @@ async def leader_and_isr(
     broker: Broker, message: LeaderAndIsrRequest, request: Request
 ) -> LeaderAndIsrResponse:
     """Lead and follow partitions, as the controller says."""
-    if broker.member is None:  # alone, we are the controller ourselves
-        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, topics=[])
-    return await broker.member.orders.leader_and_isr(message)
+    return await broker.controller_requests.leader_and_isr(message)

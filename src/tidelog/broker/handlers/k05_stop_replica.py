@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
 from tidelog.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 
 if TYPE_CHECKING:
@@ -21,7 +20,4 @@ async def stop_replica(
     broker: Broker, message: StopReplicaRequest, request: Request
 ) -> StopReplicaResponse:
     """Let go of partitions, as the controller says."""
-    if broker.member is None:
-        code = ErrorCode.STALE_CONTROLLER_EPOCH
-        return StopReplicaResponse(error_code=code, partition_errors=[])
-    return await broker.member.orders.stop_replica(message)
+    return await broker.controller_requests.stop_replica(message)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.errors import ErrorCode
 from tidelog.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
 if TYPE_CHECKING:
@@ -21,6 +20,4 @@ async def update_metadata(
     broker: Broker, message: UpdateMetadataRequest, request: Request
 ) -> UpdateMetadataResponse:
     """Learn of brokers, topics and leaders from the controller."""
-    if broker.member is None:
-        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-    return await broker.member.orders.update_metadata(message)
+    return await broker.controller_requests.update_metadata(message)

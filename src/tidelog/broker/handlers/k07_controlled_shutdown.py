@@ -25,11 +25,11 @@ async def controlled_shutdown(
     broker: Broker, message: ControlledShutdownRequest, request: Request
 ) -> ControlledShutdownResponse:
     """Move the leaders of a broker that stops."""
-    member = broker.member
-    if member is None or member.controller is None:
+    controller = broker.election.controller
+    if controller is None or broker.standalone:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    left = await member.govern(
-        member.controller.controlled_shutdown(message.broker_id, message.broker_epoch)
+    left = await broker.election.decide(
+        controller.controlled_shutdown(message.broker_id, message.broker_epoch)
     )
     return ControlledShutdownResponse(
         error_code=0,

@@ -1,4 +1,4 @@
-"""ElectLeaders: give the lead back to preferred leaders, or have any replica lead (unclean).
+"""ElectLeaders: elect preferred leaders, or any replica where there is no leader (unclean).
 
 Versions: 1 election type (0 preferred, 1 unclean), top-level error; 2 flexible.
 A broker that is not the controller answers NOT_CONTROLLER: clients ask the right one.
@@ -60,14 +60,5 @@ async def elect_leaders(
 async def _elect(
     broker: Broker, keys: list[tuple[str, int]] | None, unclean: bool
 ) -> dict[tuple[str, int], ApiError | None]:
-    member = broker.member
-    if member is not None:
-        controller = await member.in_office()
-        return await member.govern(controller.elect_leaders(keys, unclean=unclean))
-    results: dict[tuple[str, int], ApiError | None] = {}
-    for name, index in keys or ():
-        topic = broker.metadata.topics.get(name)
-        known = topic is not None and 0 <= index < len(topic.partitions)
-        code = ErrorCode.ELECTION_NOT_NEEDED if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        results[name, index] = ApiError(code)
-    return results
+    controller = await broker.election.active()
+    return await broker.election.decide(controller.elect_leaders(keys, unclean=unclean))

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: move replicas to other brokers, or stop a move.
+"""AlterPartitionReassignments: assign replicas to other brokers, or cancel that.
 
-A move ends by itself when all new replicas are in sync.  Versions: 1 whether the number of
+A reassignment ends by itself when all new replicas are in sync.  Versions: 1 whether the number of
 replicas may change.
 """
 
@@ -12,8 +12,7 @@ from tidelog.broker.registry import api
 from tidelog.broker.request import Request
 from tidelog.broker.timeouts import deadline, in_time
 from tidelog.controller.elections import target
-from tidelog.controller.partition_states import Key
-from tidelog.controller.reassignments import plan_move
+from tidelog.controller.store import Key
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.metadata import ClusterMetadata
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -25,25 +24,21 @@ from tidelog.wire.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.controller.membership import Membership
+    from tidelog.controller.election import Election
 
 
 @api(AlterPartitionReassignmentsRequest, versions=(0, 1), needs="ALTER CLUSTER")
 async def alter_partition_reassignments(
     broker: Broker, message: AlterPartitionReassignmentsRequest, request: Request
 ) -> AlterPartitionReassignmentsResponse:
-    """Move replicas."""
+    """Reassign replicas."""
     wanted = {
         (topic.name, row.partition_index): None if row.replicas is None else tuple(row.replicas)
         for topic in message.topics
         for row in topic.partitions
     }
-    member = broker.member
-    if member is None:
-        results = {key: _check(broker.metadata, key, to) for key, to in wanted.items()}
-    else:
-        work = _move(member, wanted, message.allow_replication_factor_change)
-        results = await in_time(broker, work, deadline(broker, message.timeout_ms))
+    work = _reassign(broker.election, wanted, message.allow_replication_factor_change)
+    results = await in_time(broker, work, deadline(broker, message.timeout_ms))
     topics: dict[str, ReassignableTopicResponse] = {}
     for (name, index), problem in results.items():
         topic = topics.setdefault(name, ReassignableTopicResponse(name=name, partitions=[]))
@@ -59,26 +54,13 @@ async def alter_partition_reassignments(
     )
 
 
-def _check(metadata: ClusterMetadata, key: Key, wanted: tuple[int, ...] | None) -> ApiError | None:
-    """What is wrong with it on a lone broker; if nothing is, it is so already."""
-    name, index = key
-    topic = metadata.topics.get(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}-{index}")
-    try:
-        plan_move(topic.partitions[index], wanted, metadata.brokers.keys())
-    except ApiError as error:
-        return error
-    return None
-
-
-async def _move(
-    member: Membership, wanted: dict[Key, tuple[int, ...] | None], other_count: bool
+async def _reassign(
+    election: Election, wanted: dict[Key, tuple[int, ...] | None], other_count: bool
 ) -> dict[Key, ApiError | None]:
-    controller = await member.in_office()
+    controller = await election.active()
     results = {} if other_count else _other_count(controller.metadata, wanted)
-    moves = {key: to for key, to in wanted.items() if key not in results}
-    results.update(await member.govern(controller.reassign(moves)))
+    rest = {key: to for key, to in wanted.items() if key not in results}
+    results.update(await election.decide(controller.reassign(rest)))
     return results
 
 

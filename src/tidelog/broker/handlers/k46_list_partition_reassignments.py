@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: which replicas are on the move."""
+"""ListPartitionReassignments: reassignments in progress."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ if TYPE_CHECKING:
 async def list_partition_reassignments(
     broker: Broker, message: ListPartitionReassignmentsRequest, request: Request
 ) -> ListPartitionReassignmentsResponse:
-    """List moves of replicas that are under way."""
-    cluster = broker.metadata
-    if broker.member is not None:
-        until = deadline(broker, message.timeout_ms)
-        controller = await in_time(broker, broker.member.in_office(), until)
-        cluster = controller.metadata
+    """List reassignments that are in progress."""
+    until = deadline(broker, message.timeout_ms)
+    controller = await in_time(broker, broker.election.active(), until)
     wanted = None
     if message.topics is not None:
         wanted = {(row.name, i) for row in message.topics for i in row.partition_indexes}
     topics = []
-    for topic in cluster.topics.values():
+    for topic in controller.metadata.topics.values():
         rows = [
             OngoingPartitionReassignment(
                 partition_index=i,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.registry import api
 from tidelog.broker.request import Request
-from tidelog.controller.cluster_controller import IsrChange
+from tidelog.controller.in_sync_changes import IsrChange
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -29,7 +29,7 @@ async def alter_partition(
     broker: Broker, message: AlterPartitionRequest, request: Request
 ) -> AlterPartitionResponse:
     """Change the in-sync replicas of partitions, for their leader."""
-    member = broker.member
+    controller = broker.election.controller
     asked = [
         IsrChange(
             topic.topic_id,
@@ -44,10 +44,10 @@ async def alter_partition(
         for topic in message.topics
         for row in topic.partitions
     ]
-    if member is None or member.controller is None:
+    if controller is None or broker.standalone:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    answers = await member.govern(
-        member.controller.alter_partitions(message.broker_id, message.broker_epoch, asked)
+    answers = await broker.election.decide(
+        controller.alter_partitions(message.broker_id, message.broker_epoch, asked)
     )
     topics: dict[bytes, ChangedTopic] = {}
     for change, (code, now) in zip(asked, answers, strict=True):
