@@ -131,7 +131,7 @@ class EmbeddedKeeper:
         return ""
 
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
-        """The session lives as long as the process: there is nothing to tell."""
+        """The session lives as long as the process: nothing happens to it."""
 
     async def close(self) -> None:
         if self._fd >= 0:
@@ -147,7 +147,7 @@ class EmbeddedKeeper:
             raise NoNode(path) from None
 
     def _fire(self, steps: list[Step]) -> None:
-        """Tell those who watch what these steps have touched, each once."""
+        """Call the watches of what these steps have touched, each once."""
         due: list[Watch] = []
         for kind, path, *_ in steps:
             due += self._data_watches.pop(path, ())

@@ -3,13 +3,13 @@
 Two keepers serve it: ``embedded`` (in process, for one broker) and ``zookeeper`` (a real
 ensemble).  The interface is asynchronous for both.  The embedded keeper's coroutines never
 suspend, so that code above it runs as if it were called directly; those of ZooKeeper suspend
-until the answer is there, and never block the event loop.  Whoever reads, decides and writes
+until the answer is there, and never block the event loop.  Code that reads, decides and writes
 must therefore hold a lock, or write with the version that was read.  None of them waits for
 longer than a moment while ZooKeeper is away.
 
 A watch is ZooKeeper's: it is asked for with a read and fires once, in the event loop, when
 what was read may have changed.  It also fires when the connection to ZooKeeper breaks, as
-nobody knows then what is missed.  So a watch says "look again", and no more than that.
+it is not known then what is missed.  So a watch says "look again", and no more than that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeeperError(Exception):
 
 
 class ConnectionLost(KeeperError):
-    """The connection broke before the answer came: nobody knows whether it has happened."""
+    """The connection broke before the answer came: it is not known whether it has happened."""
 
 
 class Unreachable(ConnectionLost):
@@ -49,7 +49,7 @@ class NodeExists(KeeperError):
 
 
 class BadVersion(KeeperError):
-    """Somebody else changed the znode in between."""
+    """The znode was changed in between."""
 
 
 class NotEmpty(KeeperError):
@@ -154,7 +154,7 @@ class Keeper(Protocol):
         ...
 
     def on_session(self, listener: Callable[[SessionEvent], None]) -> None:
-        """Who is told, in the event loop, what happens to the session."""
+        """Call ``listener``, in the event loop, with what happens to the session."""
         ...
 
     async def close(self) -> None:

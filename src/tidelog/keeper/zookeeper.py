@@ -5,8 +5,8 @@ future, which their callback completes in the event loop: nothing here ever bloc
 
 Reads are repeated when the connection breaks, up to the end of the session.  A write is not:
 nobody knows whether it has happened, so it fails with :class:`ConnectionLost` and the caller
-looks at the tree.  When the session expires, kazoo begins a new one by itself; whoever had
-ephemeral znodes hears EXPIRED, and CONNECTED when it can make them again.
+looks at the tree.  When the session expires, kazoo begins a new one by itself; a
+listener gets EXPIRED, and CONNECTED when ephemeral znodes can be made again.
 
 Without a connection kazoo would keep requests, and send them when ZooKeeper is back, maybe
 hours after everybody has given up.  So it gets none: after a moment, in which another server
