@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.test_controller import Cluster, run
+from support.lone_controller import Cluster, run
 from support.raw_client import RawClient
 from support.waiting import comes_true
 

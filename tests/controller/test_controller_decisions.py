@@ -3,104 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.controllers import with_controller
 
-from tidelog.clock import FakeClock
-from tidelog.controller.controller import Controller
-from tidelog.controller.in_sync_changes import IsrChange
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.embedded import EmbeddedKeeper
-from tidelog.keeper.keeper import BadVersion, ConnectionLost, Create, Delete, Set
-from tidelog.keeper.registry import Registry
-from tidelog.metadata import BrokerInfo, ClusterMetadata, PartitionInfo
+from tidelog.keeper.keeper import BadVersion, ConnectionLost, Create, Set
 from tidelog.new_topic import NewTopic
-from tidelog.settings import Settings
 
 
-class Cluster:
-    """A keeper with brokers, and the elected controller."""
-
-    def __init__(self, path: Path, settings: dict[str, Any] | None = None) -> None:
-        self.keeper = EmbeddedKeeper.open(str(path / "journal"))
-        self.registry = Registry(self.keeper, FakeClock())
-        self.settings = Settings.of(settings or {})
-        self.published: list[ClusterMetadata] = []
-        self.controller: Controller
-
-    async def open(self, brokers: int = 3) -> None:
-        await self.registry.make_paths()
-        for broker_id in range(1, brokers + 1):
-            await self.join(broker_id)
-        await self.elect()
-
-    async def elect(self) -> None:
-        if await self.keeper.exists(paths.CONTROLLER):
-            await self.keeper.multi([Delete(paths.CONTROLLER)])
-        self.controller = Controller(self.keeper, self.settings, FakeClock(), self.published.append)
-        await self.controller.elect(1)
-        await self.controller.load("cluster", 1)
-
-    async def join(self, broker_id: int) -> None:
-        await self.registry.register(BrokerInfo(broker_id, "host", 9090 + broker_id, None))
-
-    async def leave(self, broker_id: int) -> None:
-        await self.keeper.multi([Delete(paths.broker(broker_id))])
-
-    async def look(self) -> None:
-        brokers = await self.controller.live_brokers(lambda: None)
-        await self.controller.brokers_changed(brokers)
-
-    def row(self, name: str = "t", index: int = 0) -> PartitionInfo:
-        return self.controller.metadata.topics[name].partitions[index]
-
-    async def on_disk(self, name: str = "t", index: int = 0) -> PartitionInfo:
-        topic = await self.registry.topic(name)
-        assert topic is not None
-        return topic.partitions[index]
-
-    async def ask(
-        self,
-        broker_id: int,
-        isr: tuple[int, ...],
-        epochs: dict[int, int] | None = None,
-        **other: int,
-    ) -> ErrorCode:
-        topic, row = self.controller.metadata.topics["t"], self.row()
-        live = {b: info.epoch for b, info in self.controller.metadata.brokers.items()}
-        change = IsrChange(
-            topic.topic_id,
-            0,
-            other.get("leader_epoch", row.leader_epoch),
-            isr,
-            other.get("partition_epoch", row.partition_epoch),
-            live if epochs is None else epochs,
-        )
-        epoch = self.controller.metadata.brokers[broker_id].epoch
-        answers = await self.controller.alter_partitions(broker_id, epoch, [change])
-        return answers[0][0]
-
-
-def with_controller(
-    path: Path,
-    work: Callable[[Cluster], Coroutine[Any, Any, None]],
-    brokers: int = 3,
-    settings: dict[str, Any] | None = None,
-) -> None:
-    async def go() -> None:
-        cluster = Cluster(path, settings)
-        await cluster.open(brokers)
-        await work(cluster)
-
-    asyncio.run(go())
-
-
-def test_the_dead_and_the_returned(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_the_dead_and_the_returned(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 3, 3))
         assert [row.leader for row in cluster.controller.metadata.topics["t"].partitions] == [
             1,
@@ -126,27 +43,21 @@ def test_the_dead_and_the_returned(tmp_path: Path) -> None:
         assert results == {("t", 0): None}
         assert cluster.row().leader == 1
 
-    with_controller(tmp_path, work)
 
-
-def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
+async def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
     """Restarted so quickly that nobody saw it gone: it leads no longer."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         await cluster.leave(1)
         await cluster.join(1)
         await cluster.look()
         assert (cluster.row().leader, cluster.row().isr) == (2, (2, 3))
 
-    with_controller(tmp_path, work)
 
-
-def test_a_bounce_while_nobody_is_with_controller(tmp_path: Path) -> None:
+async def test_a_bounce_while_nobody_is_with_controller(tmp_path: Path) -> None:
     """The leader was the controller, too, and was back before another took cluster: it may have
     lost what was not on disk, and leads only if nobody else has everything."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         await cluster.leave(1)
         await cluster.join(1)
@@ -159,11 +70,9 @@ def test_a_bounce_while_nobody_is_with_controller(tmp_path: Path) -> None:
         await cluster.elect()
         assert (cluster.row().leader, cluster.row().isr) == (2, (2, 3, 1)), "all were restarted"
 
-    with_controller(tmp_path, work)
 
-
-def test_alone_and_back(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_alone_and_back(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 2))
         await cluster.leave(2)
         await cluster.look()
@@ -177,11 +86,9 @@ def test_alone_and_back(tmp_path: Path) -> None:
         await cluster.look()
         assert cluster.row().leader == 1
 
-    with_controller(tmp_path, work)
 
-
-def test_unclean(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_unclean(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         config = {"unclean.leader.election.enable": "true"}
         await cluster.controller.create_topic(NewTopic("t", 1, 2, config=config))
         await cluster.leave(2)
@@ -192,13 +99,10 @@ def test_unclean(tmp_path: Path) -> None:
         await cluster.look()
         assert (cluster.row().leader, cluster.row().isr) == (2, (2,))
 
-    with_controller(tmp_path, work)
 
-
-def test_unclean_from_now_on(tmp_path: Path) -> None:
+async def test_unclean_from_now_on(tmp_path: Path) -> None:
     """Nobody leads, and somebody would rather lose records than wait."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 2))
         await cluster.leave(2)
         await cluster.look()
@@ -213,11 +117,9 @@ def test_unclean_from_now_on(tmp_path: Path) -> None:
         assert (cluster.row().leader, cluster.row().isr) == (2, (2,))
         assert await cluster.on_disk() == cluster.row()
 
-    with_controller(tmp_path, work)
 
-
-def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         assert await cluster.ask(2, (2, 3)) == ErrorCode.FENCED_LEADER_EPOCH
         assert await cluster.ask(1, (1, 2), partition_epoch=7) == ErrorCode.INVALID_UPDATE_VERSION
@@ -232,13 +134,10 @@ def test_what_leaders_may_not_ask(tmp_path: Path) -> None:
         await cluster.look()
         assert await cluster.ask(1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
 
-    with_controller(tmp_path, work)
 
-
-def test_restarted_since_it_was_in_sync(tmp_path: Path) -> None:
+async def test_restarted_since_it_was_in_sync(tmp_path: Path) -> None:
     """KIP-903: the leader says in which life of a follower it had everything."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         before = {b: info.epoch for b, info in cluster.controller.metadata.brokers.items()}
         await cluster.leave(3)
@@ -258,11 +157,9 @@ def test_restarted_since_it_was_in_sync(tmp_path: Path) -> None:
         assert await cluster.ask(1, (1, 2, 2)) == ErrorCode.INVALID_REQUEST, "one is named twice"
         assert cluster.row().isr == (1, 2)
 
-    with_controller(tmp_path, work)
 
-
-def test_controlled_shutdown(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_controlled_shutdown(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 3, 2))
         await cluster.controller.create_topic(NewTopic("alone", assignment=[[1]]))
         epoch = cluster.controller.metadata.brokers[1].epoch
@@ -281,11 +178,9 @@ def test_controlled_shutdown(tmp_path: Path) -> None:
         await cluster.look()
         assert await cluster.ask(2, (2, 1)) == ErrorCode.NONE, "it is another one now"
 
-    with_controller(tmp_path, work)
 
-
-def test_a_move(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_a_move(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 2))
         assert cluster.row().replicas == (1, 2)
         results = await cluster.controller.reassign({("t", 0): (3, 2), ("gone", 0): (1,)})
@@ -309,13 +204,10 @@ def test_a_move(tmp_path: Path) -> None:
         assert sorted(cluster.row().replicas) == [2, 3]
         assert (cluster.row().adding, cluster.row().removing) == ((), ())
 
-    with_controller(tmp_path, work)
 
-
-def test_a_move_is_changed_while_its_new_replica_leads(tmp_path: Path) -> None:
+async def test_a_move_is_changed_while_its_new_replica_leads(tmp_path: Path) -> None:
     """3 is in sync and leads, and is not wanted any more: another leads before it goes."""
-
-    async def body(cluster: Cluster) -> None:
+    async with with_controller(tmp_path, brokers=4) as cluster:
         await cluster.controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
         await cluster.controller.reassign({("t", 0): (3, 4)})
         assert await cluster.ask(1, (1, 2, 3)) == ErrorCode.NONE
@@ -328,16 +220,13 @@ def test_a_move_is_changed_while_its_new_replica_leads(tmp_path: Path) -> None:
         assert row.leader == 2
         assert await cluster.on_disk() == row
 
-    with_controller(tmp_path, body, brokers=4)
-
 
 @pytest.mark.parametrize("wanted", [None, (2, 4)])
-def test_the_only_good_replica_is_not_given_up(
+async def test_the_only_good_replica_is_not_given_up(
     tmp_path: Path, wanted: tuple[int, ...] | None
 ) -> None:
     """1 and 2 have died; 3, to which they were moved, has everything: it stays."""
-
-    async def body(cluster: Cluster) -> None:
+    async with with_controller(tmp_path, brokers=4) as cluster:
         await cluster.controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
         await cluster.controller.reassign({("t", 0): (3, 4)})
         assert await cluster.ask(1, (1, 2, 3)) == ErrorCode.NONE
@@ -352,13 +241,10 @@ def test_the_only_good_replica_is_not_given_up(
         assert "none is alive and in sync" in problem.message
         assert cluster.row() == before
 
-    with_controller(tmp_path, body, brokers=4)
 
-
-def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
+async def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
     """Whatever it decides, nothing is written."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         old = cluster.controller
         await cluster.elect()
@@ -373,13 +259,10 @@ def test_a_controller_that_was_replaced(tmp_path: Path) -> None:
         assert await cluster.registry.topic("u") is None
         assert (await cluster.on_disk()).leader == 1
 
-    with_controller(tmp_path, work)
 
-
-def test_a_topic_whose_partitions_were_not_written(tmp_path: Path) -> None:
+async def test_a_topic_whose_partitions_were_not_written(tmp_path: Path) -> None:
     """The controller died in the middle: the next one makes them."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
         value = paths.topic_value(topic_id, [[1, 2], [2, 3]])
         state = paths.state_value(1, 0, [1, 2], 1)
@@ -390,11 +273,9 @@ def test_a_topic_whose_partitions_were_not_written(tmp_path: Path) -> None:
         assert (cluster.row("t", 1).leader, cluster.row("t", 1).isr) == (2, (2, 3))
         assert await cluster.on_disk("t", 1) == cluster.row("t", 1)
 
-    with_controller(tmp_path, work)
 
-
-def test_many_partitions(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_many_partitions(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1200, 3))
         topic = await cluster.registry.topic("t")
         assert topic == cluster.controller.metadata.topics["t"]
@@ -409,11 +290,9 @@ def test_many_partitions(tmp_path: Path) -> None:
         await cluster.controller.delete_topic("t")
         assert await cluster.keeper.children(paths.TOPICS) == []
 
-    with_controller(tmp_path, work)
 
-
-def test_settings_that_others_change(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_settings_that_others_change(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 1))
         before = await cluster.registry.config_changes("")
         path = paths.topic_config("t")
@@ -423,8 +302,6 @@ def test_settings_that_others_change(tmp_path: Path) -> None:
         assert await cluster.registry.config(path) == {"retention.ms": "5"}
         await cluster.keeper.multi([Set(path, b"")])
         assert await cluster.registry.config(path) == {}
-
-    with_controller(tmp_path, work)
 
 
 class Counting:
@@ -445,8 +322,8 @@ class Counting:
         return await self._keeper.multi(operations)
 
 
-def test_many_topics_are_few_transactions(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_many_topics_are_few_transactions(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         counting = Counting(cluster.keeper)
         cluster.controller._store._keeper = counting
         names = [f"t{i}" for i in range(300)]
@@ -468,14 +345,11 @@ def test_many_topics_are_few_transactions(tmp_path: Path) -> None:
         assert sorted(await cluster.registry.topics()) == sorted(names[200:])
         assert await cluster.controller._store.deletion_marks() == set()
 
-    with_controller(tmp_path, work)
-
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
-def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> None:
+async def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> None:
     """The znodes of a large topic are more than one transaction takes."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(
             NewTopic("large", 1200, 1, config={"retention.ms": "5"})
         )
@@ -492,13 +366,10 @@ def test_the_next_controller_finishes_a_deletion(tmp_path: Path, after: int) -> 
         assert await cluster.controller._store.deletion_marks() == set()
         await cluster.controller.create_topic(NewTopic("large", 3, 1))
 
-    with_controller(tmp_path, work)
 
-
-def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
+async def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
     """Made by a consumer that was there before the other brokers; they come during the move."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path, brokers=1) as cluster:
         await cluster.controller.create_topic(NewTopic("__consumer_offsets", 4, 1))
         await cluster.controller.create_topic(NewTopic("t", 4, 1))
         for broker_id in (2, 3, 4):
@@ -511,13 +382,10 @@ def test_offsets_get_their_replicas_when_brokers_come(tmp_path: Path) -> None:
         assert len(cluster.row().replicas) == 1, "other topics are left alone"
         assert await cluster.on_disk("__consumer_offsets", 2) == rows[2]
 
-    with_controller(tmp_path, work, brokers=1)
 
-
-def test_a_leader_that_cannot_write(tmp_path: Path) -> None:
+async def test_a_leader_that_cannot_write(tmp_path: Path) -> None:
     """Another that is in sync leads.  It is neither in sync nor preferred until it can write."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         controller, key = cluster.controller, ("t", 0)
         await controller.create_topic(NewTopic("t", assignment=[[1, 2, 3]]))
         sick = controller.metadata.brokers[1]
@@ -531,13 +399,10 @@ def test_a_leader_that_cannot_write(tmp_path: Path) -> None:
         assert await controller.elect_leaders([key]) == {key: None}
         assert cluster.row().leader == 1
 
-    with_controller(tmp_path, work)
 
-
-def test_nobody_can_write(tmp_path: Path) -> None:
+async def test_nobody_can_write(tmp_path: Path) -> None:
     """The last one in sync keeps the lead, and gives it to the first that can write again."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         controller, key = cluster.controller, ("t", 0)
         brokers = controller.metadata.brokers
         await controller.create_topic(NewTopic("t", assignment=[[1, 2]]))
@@ -553,19 +418,15 @@ def test_nobody_can_write(tmp_path: Path) -> None:
         await cluster.look()
         assert await cluster.ask(1, (1, 2)) == ErrorCode.NONE, "a restart is a new beginning"
 
-    with_controller(tmp_path, work)
 
-
-def test_notes_of_log_directories(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_notes_of_log_directories(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         for broker_id in (2, 3, 2):
             await cluster.registry.notify_log_dir_event(broker_id)
         brokers, notes = await cluster.registry.log_dir_events(lambda: None)
         assert (brokers, len(notes)) == ({2, 3}, 3)
         await cluster.controller.remove_log_dir_events(notes)
         assert await cluster.registry.log_dir_events(lambda: None) == (set(), [])
-
-    with_controller(tmp_path, work)
 
 
 @pytest.mark.parametrize(
@@ -581,12 +442,11 @@ def test_notes_of_log_directories(tmp_path: Path) -> None:
         b'{"version":5,"host":"a","port":9092,"rack":7}',
     ],
 )
-def test_a_broker_that_cannot_be_read(
+async def test_a_broker_that_cannot_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     """It counts as absent, which is said once, and the controller goes on."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.controller.create_topic(NewTopic("t", 1, 3))
         await cluster.keeper.multi([Set(paths.broker(1), data)])
         await cluster.look()
@@ -603,20 +463,16 @@ def test_a_broker_that_cannot_be_read(
         await cluster.look()
         assert cluster.controller.metadata.brokers.keys() == {1, 2}
 
-    with_controller(tmp_path, work)
 
-
-def test_what_is_no_broker_among_the_brokers(
+async def test_what_is_no_broker_among_the_brokers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         sound, _ = await cluster.keeper.get(paths.broker(1))
         await cluster.keeper.multi([Create(f"{paths.BROKER_IDS}/one", sound)])
         await cluster.look()
         assert cluster.controller.metadata.brokers.keys() == {1, 2, 3}
         assert "/brokers/ids/one makes no sense" in caplog.text
-
-    with_controller(tmp_path, work)
 
 
 @pytest.mark.parametrize(
@@ -635,12 +491,11 @@ def test_what_is_no_broker_among_the_brokers(
         (paths.partition_state("bad", 1), b'{"leader":1,"leader_epoch":0,"isr":"1,2"}'),
     ],
 )
-def test_a_topic_that_cannot_be_read(
+async def test_a_topic_that_cannot_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, data: bytes
 ) -> None:
     """It is left out, and the others are served."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         for name in ("bad", "good"):
             await cluster.controller.create_topic(NewTopic(name, 2, 3))
         sound, _ = await cluster.keeper.get(path)
@@ -655,8 +510,6 @@ def test_a_topic_that_cannot_be_read(
         await cluster.elect()
         assert cluster.controller.metadata.topics.keys() == {"good", "bad"}
 
-    with_controller(tmp_path, work)
-
 
 @pytest.mark.parametrize(
     ("data", "read"),
@@ -670,12 +523,11 @@ def test_a_topic_that_cannot_be_read(
         (b'{"version":1,"config":{"of.the.future":"1","retention.ms":"7"}}', {"retention.ms": "7"}),
     ],
 )
-def test_settings_of_a_topic_that_make_no_sense(
+async def test_settings_of_a_topic_that_make_no_sense(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes, read: dict[str, str]
 ) -> None:
     """Nothing is deleted by mistake; what somebody's later version may have does not matter."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         config = {"retention.ms": "1"}
         await cluster.controller.create_topic(NewTopic("t", 1, 1, config=config))
         await cluster.keeper.multi([Set(paths.topic_config("t"), data)])
@@ -685,11 +537,9 @@ def test_settings_of_a_topic_that_make_no_sense(
         assert "of.the.future" not in found
         assert paths.topic_config("t") in caplog.text
 
-    with_controller(tmp_path, work)
 
-
-def test_notes_that_make_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_notes_that_make_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with with_controller(tmp_path) as cluster:
         old = b'{"version":1,"entity_type":"topics","entity_name":"old"}'
         for data in (b"", b"7", b'{"version":2}', old):
             await cluster.keeper.multi([Create(paths.CONFIG_CHANGE, data, sequential=True)])
@@ -699,5 +549,3 @@ def test_notes_that_make_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert list(changes.values()) == ["topics/old"]
         assert (await cluster.registry.log_dir_events(lambda: None))[0] == {3}
         assert caplog.text.count("makes no sense") == 5
-
-    with_controller(tmp_path, work)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from controller.test_controller_decisions import Cluster, with_controller
+from support.controllers import Cluster, with_controller
 from support.waiting import comes_true
 
 from tidelog.broker.controller_requests import ControllerRequests
@@ -100,10 +100,9 @@ def active(cluster: Cluster, channels: Any, election: Any) -> ActiveController:
     )
 
 
-def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
+async def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
     """The next one finds them: a note goes when it has been acted on, and not before."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         for broker_id in (2, 3):
             await cluster.registry.notify_log_dir_event(broker_id)
         election = Elected()
@@ -121,13 +120,10 @@ def test_a_controller_dies_over_news_of_disks(tmp_path: Path) -> None:
         assert channels.brokers == {2, 3}
         next_one.close()
 
-    with_controller(tmp_path, work)
 
-
-def test_our_registration_is_overwritten(tmp_path: Path) -> None:
+async def test_our_registration_is_overwritten(tmp_path: Path) -> None:
     """The others take us for absent: we register again."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         member = Registrant(cluster)
         await member.register()
         before = member.epoch
@@ -138,17 +134,14 @@ def test_our_registration_is_overwritten(tmp_path: Path) -> None:
         assert member.epoch > before
         assert (await cluster.registry.brokers())[1].epoch == member.epoch
 
-    with_controller(tmp_path, work)
-
 
 @pytest.mark.parametrize("whose", ["another process's", "our ended session's"])
-def test_a_registration_at_our_address_when_we_wake(
+async def test_a_registration_at_our_address_when_we_wake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """Our session has ended.  Who has taken our place stays; what is left of ours goes."""
     monkeypatch.setattr(registration_module, "_END_SECONDS", 0.05)
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         member = Registrant(cluster)
         await member.register()
         await cluster.leave(1)
@@ -179,11 +172,9 @@ def test_a_registration_at_our_address_when_we_wake(
             await registering
         assert member.epoch > epoch
 
-    with_controller(tmp_path, work)
 
-
-def test_something_stands_in_place_of_our_registration(tmp_path: Path) -> None:
-    async def work(cluster: Cluster) -> None:
+async def test_something_stands_in_place_of_our_registration(tmp_path: Path) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.leave(1)
         await cluster.keeper.multi([Create(paths.broker(1), b"junk")])
         with pytest.raises(
@@ -191,13 +182,10 @@ def test_something_stands_in_place_of_our_registration(tmp_path: Path) -> None:
         ):
             await Registrant(cluster).register()
 
-    with_controller(tmp_path, work)
 
-
-def test_the_registration_of_the_controller_makes_no_sense(tmp_path: Path) -> None:
+async def test_the_registration_of_the_controller_makes_no_sense(tmp_path: Path) -> None:
     """Then its session alone says whether it lives; it is no reason to give up."""
-
-    async def work(cluster: Cluster) -> None:
+    async with with_controller(tmp_path) as cluster:
         await cluster.keeper.multi([Set(paths.broker(1), b"junk")])
         member = Registrant(cluster)
         member.host.broker_id = 2
@@ -213,5 +201,3 @@ def test_the_registration_of_the_controller_makes_no_sense(tmp_path: Path) -> No
         await election._watch_controller()
         await election._detector._died(BrokerInfo(1, "host", 9091, None))
         assert await cluster.keeper.exists(paths.CONTROLLER)
-
-    with_controller(tmp_path, work)
