@@ -54,7 +54,7 @@ async def test_a_bounce_between_two_looks(tmp_path: Path) -> None:
         assert (cluster.row().leader, cluster.row().isr) == (2, (2, 3))
 
 
-async def test_a_bounce_while_nobody_is_with_controller(tmp_path: Path) -> None:
+async def test_a_bounce_while_there_is_no_controller(tmp_path: Path) -> None:
     """The leader was the controller, too, and was back before another took cluster: it may have
     lost what was not on disk, and leads only if nobody else has everything."""
     async with with_controller(tmp_path) as cluster:
