@@ -149,7 +149,7 @@ def test_the_journal_is_found_in_whichever_directory_it_is(data, tmp_path):
         client.produce("t", batch_of(b"a"))
     both = f"{tmp_path / 'new-disk'},{data}"
     with LocalBroker({"log.dirs": both}, data=tmp_path / "unused") as broker:
-        assert "taken in" not in broker.log
+        assert "adopted" not in broker.log
         with RawClient(broker.port) as client:
             assert client.read_values("t") == [b"a"]
 
