@@ -150,7 +150,7 @@ def test_the_files_beside_the_logs(small, tmp_path, name):
             broker.start()
         except RuntimeError as error:
             assert name == "meta.properties", f"{how}: {error}"
-            assert ": Error: " in str(error).splitlines()[-1], f"{how}: {error}"
+            assert "Error: " in str(error).splitlines()[-1], f"{how}: {error}"
             assert "Traceback" not in broker.log, broker.log
             continue
         with RawClient(broker.port) as client:

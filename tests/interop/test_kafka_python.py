@@ -182,4 +182,4 @@ def test_topics_are_not_created_if_the_broker_may_not(strict_broker, topic):
     with producing(strict_broker, max_block_ms=300) as producer, pytest.raises(KafkaTimeoutError):
         producer.send(topic, b"x").get(TIMEOUT)
     with closing(KafkaAdminClient(bootstrap_servers=strict_broker.bootstrap)) as admin:
-        assert admin.list_topics() == []
+        assert topic not in admin.list_topics()
