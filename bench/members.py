@@ -31,7 +31,7 @@ from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    SubscribedPartitions,
     encode_consumer,
 )
 from tidelog.wire.frame import decode_response, encode_request
@@ -231,7 +231,7 @@ class ClassicGroup(Group):
         self._assignments = [
             encode_consumer(
                 ConsumerProtocolAssignment(
-                    assigned_partitions=[TopicPartitions(topic=topic, partitions=[i])]
+                    assigned_partitions=[SubscribedPartitions(topic=topic, partitions=[i])]
                 ),
                 3,
             )

@@ -1,4 +1,4 @@
-"""A topic that somebody wants: the same value for a client, a broker and the controller."""
+"""A topic to be created: the same value for a client, a broker and the controller."""
 
 from __future__ import annotations
 

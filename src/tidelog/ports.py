@@ -1,4 +1,4 @@
-"""Is a port free, or does somebody listen there?"""
+"""Is a port free, or does a process listen there?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def in_use(port: int) -> bool:
 
 
 def answers(host: str, port: int) -> bool:
-    """Does somebody listen there?"""
+    """Does a process listen there?"""
     try:
         with socket.create_connection((host, port), _PROBE_SECONDS):
             return True

@@ -68,7 +68,7 @@ class DiskTroubles:
     """Says where something cannot be written and why: at once, then now and then, and when it is
     over.
 
-    A place is a log directory, or one partition in it.  Whoever writes there tries again many
+    A place is a log directory, or one partition in it.  A writer there tries again many
     times a second, and when a disk is nearly full some of it works.
     """
 

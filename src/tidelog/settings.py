@@ -2,7 +2,7 @@
 
 ``Settings`` is what one broker was told: a properties file, ``--set`` or a dict.
 ``LogConfig`` is what one log goes by: the broker's settings with a topic's own
-overrides on top.  A setting that nobody knows, a wrong type or an impossible value
+overrides on top.  An unknown setting, a wrong type or an impossible value
 is refused with the name, the reason and the nearest valid name.
 """
 

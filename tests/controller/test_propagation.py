@@ -108,7 +108,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_broker_that_misses_the_first_requests_hears_everything() -> None:
-    """The first of each kind names all there is; what a broker has besides is set aside."""
+    """The first of each kind names all there is; what a broker has besides is quarantined."""
     for fail in (LeaderAndIsrRequest, UpdateMetadataRequest):
         listener = Listener()
         listener.fail = fail

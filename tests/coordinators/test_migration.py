@@ -13,7 +13,7 @@ from tidelog.coordinators.groups.states import GroupState
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    SubscribedPartitions,
     assigned_partitions,
     encode_consumer,
 )
@@ -40,7 +40,7 @@ class ClassicConsumer:
     def join(self):
         if not self.cooperative:
             self.owned = set()  # eager: everything is given up before
-        rows = [TopicPartitions(topic=t, partitions=[i]) for t, i in sorted(self.owned)]
+        rows = [SubscribedPartitions(topic=t, partitions=[i]) for t, i in sorted(self.owned)]
         said = ConsumerProtocolSubscription(topics=["clicks"], owned_partitions=rows)
         protocols = (("range", encode_consumer(said, 1)),)
         joined = self.ask(

@@ -47,7 +47,7 @@ def test_what_became_of_topics():
     assert apply(metadata.with_topic(replace(a, config={"retention.ms": "1"}))) == {}
     grown = metadata.with_topic(replace(b, partitions=b.partitions * 2))
     assert apply(grown) == {"changed": {"b"}}
-    # Deleted and made anew before we heard of it: the offsets are not those of the new one.
+    # Deleted and recreated before we heard of it: the offsets are not those of the new one.
     renewed = grown.with_topic(replace(a, topic_id=b"x" * 16))
     assert apply(renewed) == {"deleted": {"a"}, "changed": {"a"}}
     assert apply(renewed.without_topics({"b"})) == {"deleted": {"b"}, "changed": {"b"}}

@@ -101,7 +101,7 @@ def test_every_partition_is_damaged_in_its_own_way(written, tmp_path):
             told = f"partition {index}, {damaged[index]}"
             assert found == values(index)[: len(found)], told
             if "partition.metadata" in told and not found:
-                # It names another topic now; such a log is set aside, with all its records.
+                # It names another topic now; such a log is quarantined, with all its records.
                 assert list(data.glob(f"d-{index}.*-stray")), told
                 least[index] = 0
             assert len(found) >= least[index], told

@@ -24,10 +24,10 @@ from support.log import (
 
 from tidelog.clock import SystemClock
 from tidelog.errors import SettingError
-from tidelog.log.cleaner import Cleaned, CorruptLog, Finished, Job, clean
+from tidelog.log.cleaner import Cleaned, CleaningJob, CorruptLog, Finished, clean
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log, clean_log
 from tidelog.log.cleaner_records import add_keys, select
-from tidelog.log.compaction import MAX_GROUP, Cleanable, SegmentFacts, assess, group_segments
+from tidelog.log.compaction import MAX_GROUP, Cleanable, CleanableSegment, assess, group_segments
 from tidelog.log.log import Log
 from tidelog.settings import check_topic_config
 from tidelog.wire.batch import HEADER_SIZE, LOG_APPEND_TIME, read_header, stamp_append_time
@@ -39,10 +39,10 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 HOUR = 3_600_000
 
 
-def facts(*rows: tuple[int, int, int, int]) -> list[SegmentFacts]:
+def facts(*rows: tuple[int, int, int, int]) -> list[CleanableSegment]:
     """Base, end, size, and age in hours of the newest record (the oldest is an hour older)."""
     return [
-        SegmentFacts(base, end, size, NOW - (age + 1) * HOUR, NOW - age * HOUR)
+        CleanableSegment(base, end, size, NOW - (age + 1) * HOUR, NOW - age * HOUR)
         for base, end, size, age in rows
     ]
 
@@ -280,8 +280,8 @@ def test_the_worker_does_the_same(tmp_path: Path) -> None:
 
 
 def test_a_job_survives_json() -> None:
-    job = Job("d", [(0, 9, 100)], 0, NOW, 1, 2, 3, 4, [(1, 0, 8)], [(1, 0, 5, 6)])
-    again = Job.from_json(json.load(io.StringIO(json.dumps(job.to_json()))))
+    job = CleaningJob("d", [(0, 9, 100)], 0, NOW, 1, 2, 3, 4, [(1, 0, 8)], [(1, 0, 5, 6)])
+    again = CleaningJob.from_json(json.load(io.StringIO(json.dumps(job.to_json()))))
     assert [tuple(row) for row in again.segments] == job.segments
     assert again.bytes_per_second == float("inf")
 

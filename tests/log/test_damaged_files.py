@@ -24,7 +24,7 @@ INDEXES = pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def whole(quick_path: Path, clean: bool) -> WholeLog:
     log = WholeLog(quick_path / "t-0", clean=clean)
     if not clean:
-        # After a crash the indexes of the newest segment are made anew; keep the flushed ones.
+        # After a crash the indexes of the newest segment are rebuilt; keep the flushed ones.
         assert all(path.stat().st_size for path in log.directory.glob("*.timeindex"))
     return log
 
@@ -61,7 +61,7 @@ def test_index_of_a_closed_segment(
     for data in damages(name, whole.files[name]):
         whole.restore(**{name: data})
         check_all(whole, clean)
-    assert "its indexes do not match; made anew" in caplog.text
+    assert "its indexes do not match; rebuilt" in caplog.text
 
 
 @STOPS
@@ -146,7 +146,7 @@ def test_leader_epochs(whole: WholeLog, clean: bool, caplog: pytest.LogCaptureFi
             still_valid = data is not None and parse_epochs(data.decode()) != right
         except ValueError:
             still_valid = False
-            assert "made anew from the log" in caplog.text
+            assert "rebuilt from the log" in caplog.text
         if not still_valid:
             assert log.epochs.entries == right
             assert parse_epochs((whole.directory / name).read_text()) == right

@@ -202,7 +202,7 @@ def test_a_flush_that_fails_is_not_a_flush(tmp_path: Path, disk: FaultyDisk) -> 
     assert log.recovery_point == 3
     names = [os.path.basename(path) for path in synced]
     assert names.count("00000000000000000002.log") == 1
-    assert "00000000000000000000.timeindex" in names  # closed: never made anew again
+    assert "00000000000000000000.timeindex" in names  # closed: never rebuilt
     assert str(tmp_path) in synced
 
 

@@ -121,7 +121,7 @@ def test_nothing_is_lost_whatever_happens_meanwhile(
     again = open_in(two / "t-0", config, log_start_offset=log.log_start_offset)
     assert {**state(again), "producers": b""} == {**before, "producers": b""}
     again.check_invariants()
-    assert "made anew" not in caplog.text  # the indexes
+    assert "rebuilt" not in caplog.text  # the indexes
 
 
 def test_a_reader_of_the_old_files_may_finish(tmp_path: Path) -> None:

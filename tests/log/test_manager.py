@@ -313,7 +313,7 @@ def test_what_is_not_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         assert os.listdir(tmp_path / name) == ["x"], name
         assert f"{tmp_path / name} is not a partition" in caplog.text
     assert not (tmp_path / f"t-1.{uid}-delete").exists()
-    assert f"{tmp_path / stray} (3.0 MiB) was set aside" in caplog.text
+    assert f"{tmp_path / stray} (3.0 MiB) was quarantined" in caplog.text
     assert os.listdir(tmp_path / stray) == ["x"], "only a person deletes it"
     manager.close()
 

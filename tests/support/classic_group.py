@@ -8,7 +8,7 @@ from tidelog.errors import ErrorCode
 from tidelog.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    SubscribedPartitions,
     encode_consumer,
 )
 
@@ -18,7 +18,7 @@ def subscription(*topics):
 
 
 def assignment(*partitions, topic="clicks"):
-    rows = [TopicPartitions(topic=topic, partitions=list(partitions))]
+    rows = [SubscribedPartitions(topic=topic, partitions=list(partitions))]
     return encode_consumer(ConsumerProtocolAssignment(assigned_partitions=rows), 1)
 
 

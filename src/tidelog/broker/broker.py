@@ -48,7 +48,7 @@ from tidelog.partition.fetcher_manager import Fetchers
 from tidelog.partition.isr_changes import IsrChanges
 from tidelog.partition.log_dir_moves import LogDirMoves
 from tidelog.partition.offload import Offload
-from tidelog.partition.reading import Reader
+from tidelog.partition.reading import PartitionReader
 from tidelog.partition.replicas import Replicas
 from tidelog.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle
 from tidelog.settings import LogConfig, Settings, check_broker_config, parse_listener
@@ -108,7 +108,7 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.offload = Offload()
         self.appender = Appender(self.replicas, self.clock, self.offload)
-        self.reader = Reader(
+        self.reader = PartitionReader(
             self.replicas,
             self.clock,
             FetchSessions(self.settings["max.incremental.fetch.session.cache.slots"], self.clock),
@@ -346,7 +346,7 @@ class Broker:
         self.groups.apply(metadata)
         if metadata.brokers.keys() != before.brokers.keys():
             for partition in list(self.replicas.partitions.values()):
-                partition.watchers.wake()  # nobody waits for a replica on a dead broker
+                partition.watchers.wake()  # a replica on a dead broker is not waited for
         waiters, self._metadata_waiters = self._metadata_waiters, []
         for future in waiters:
             if not future.done():
@@ -474,7 +474,7 @@ class Broker:
     # -- what handlers ask ------------------------------------------------------
 
     def keep_answer(self, key: object, answer: bytes, size: int) -> None:
-        """Keep an encoded answer for whoever asks the same; ``size`` counts the question too."""
+        """Keep an encoded answer for the same question; ``size`` counts the question too."""
         if self._answer_bytes + size > _MAX_ANSWER_BYTES:
             self._forget_answers()
         if size <= _MAX_ANSWER_BYTES // 4:

@@ -316,7 +316,7 @@ class Connection:
         """Send what the socket takes, slice by slice; the rest waits for on_writable.
 
         Others are served between two slices: more than one only where we are called by
-        the lane, and not in the middle of somebody's work.
+        the lane, and not in the middle of other work.
         """
         out = self._out
         try:

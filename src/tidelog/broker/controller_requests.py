@@ -21,7 +21,7 @@ from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import KeeperError
 from tidelog.keeper.registry import Registry
-from tidelog.keeper.znodes import Unreadable
+from tidelog.keeper.znodes import UnreadableZnode
 from tidelog.metadata import BrokerInfo, ClusterMetadata, PartitionInfo, TopicInfo
 from tidelog.topic_partition import check_name
 from tidelog.wire.messages.leader_and_isr import (
@@ -116,7 +116,7 @@ class ControllerRequests:
             # The controller may know of our registration before we do.
             await self._registry.sync()
             found = None
-            with suppress(Unreadable):
+            with suppress(UnreadableZnode):
                 found = await self._registry.registration(self._broker.broker_id)
             if found is None:  # we register again; it may be sent again until the controller knows
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "this broker is not registered")

@@ -4,7 +4,7 @@
     127.0.0.1:41234 (rdkafka): Produce v10: searches
 
 A line for each API and its topics the first time that a connection uses them: not one for
-each request, which nobody could read.  Only with -v does a request come through here.
+each request, too much to read.  Only with -v does a request come through here.
 
 What a client sends is in these lines, so they are bounded, and of printable characters only.
 """

@@ -168,7 +168,7 @@ class _Link(asyncio.BufferedProtocol):
 
     def _deliver(self, frame: memoryview) -> None:
         if not self._waiting:
-            self.end(ConnectionResetError(0, "it answers what nobody asked"))
+            self.end(ConnectionResetError(0, "an answer to no request"))
             return
         future = self._waiting.popleft()
         if not future.done():

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.failure_detector import FailureDetector
-from tidelog.controller.host import Host
+from tidelog.controller.host import ControllerHost
 from tidelog.controller.propagation import Propagation
 from tidelog.controller.store import Key
 from tidelog.errors import ApiError
@@ -41,7 +41,7 @@ class ActiveController:
 
     def __init__(
         self,
-        host: Host,
+        host: ControllerHost,
         registry: Registry,
         controller: Controller,
         propagation: Propagation,

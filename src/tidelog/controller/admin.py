@@ -22,7 +22,7 @@ from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.peer import Peer
 from tidelog.controller.controller import Controller
 from tidelog.controller.election import Election
-from tidelog.controller.host import Host, Requests
+from tidelog.controller.host import ControllerHost, Requests
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import ConnectionLost, KeeperError, Unreachable
@@ -45,7 +45,7 @@ class Admin:
     """See the module."""
 
     def __init__(
-        self, host: Host, registry: Registry, requests: Requests, election: Election
+        self, host: ControllerHost, registry: Registry, requests: Requests, election: Election
     ) -> None:
         self._host = host
         self._registry = registry

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tidelog.controller.active_controller import ActiveController
 from tidelog.controller.controller import Controller
 from tidelog.controller.failure_detector import FailureDetector
-from tidelog.controller.host import Host, Requests
+from tidelog.controller.host import ControllerHost, Requests
 from tidelog.controller.propagation import Propagation
 from tidelog.controller.registration import IdTaken, Registration
 from tidelog.controller.store import Key
@@ -39,7 +39,7 @@ from tidelog.keeper.keeper import (
     Unreachable,
 )
 from tidelog.keeper.registry import Registry
-from tidelog.keeper.znodes import Unreadable
+from tidelog.keeper.znodes import UnreadableZnode
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Election:
 
     def __init__(
         self,
-        host: Host,
+        host: ControllerHost,
         keeper: Keeper,
         registry: Registry,
         registration: Registration,
@@ -201,7 +201,7 @@ class Election:
         data, _ = await self._keeper.get(paths.CONTROLLER, self._look_again.set)
         broker_id = int(paths.from_json(data)["brokerid"])
         found = None
-        with contextlib.suppress(Unreadable):  # then its session says whether it lives
+        with contextlib.suppress(UnreadableZnode):  # then its session says whether it lives
             found = await self._registry.registration(broker_id)
         self._detector.watch({} if found is None else {broker_id: found[0]})
 

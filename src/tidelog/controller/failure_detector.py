@@ -20,10 +20,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from tidelog.controller.host import Host
+from tidelog.controller.host import ControllerHost
 from tidelog.keeper.keeper import KeeperError, Unreachable
 from tidelog.keeper.registry import Registry
-from tidelog.keeper.znodes import Unreadable
+from tidelog.keeper.znodes import UnreadableZnode
 from tidelog.metadata import BrokerInfo
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _AFTER_SHORT = 0.1
 class FailureDetector:
     """See the module."""
 
-    def __init__(self, host: Host, registry: Registry, connected: asyncio.Event) -> None:
+    def __init__(self, host: ControllerHost, registry: Registry, connected: asyncio.Event) -> None:
         self._host = host
         self._registry = registry
         self._connected = connected
@@ -68,7 +68,7 @@ class FailureDetector:
         except Unreachable:  # still to be done when ZooKeeper is back
             await self._connected.wait()
             await self._died(info)
-        except (KeeperError, Unreadable):
+        except (KeeperError, UnreadableZnode):
             pass  # its session will end
 
 

@@ -13,7 +13,7 @@ from tidelog.settings import Settings
 from tidelog.wire.schema import Message
 
 
-class Host(Protocol):
+class ControllerHost(Protocol):
     """The broker."""
 
     @property

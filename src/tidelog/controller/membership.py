@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from tidelog.controller.config_changes import ConfigChanges
 from tidelog.controller.election import Election
-from tidelog.controller.host import Host, Requests
+from tidelog.controller.host import ControllerHost, Requests
 from tidelog.controller.registration import Registration
 from tidelog.controller.store import Key
 from tidelog.controller.watching import keep_watching
@@ -29,7 +29,7 @@ class Membership:
 
     def __init__(
         self,
-        host: Host,
+        host: ControllerHost,
         keeper: Keeper,
         registry: Registry,
         requests: Requests,

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from tidelog.controller.broker_channel import Channel, LocalCall
-from tidelog.controller.host import Host
+from tidelog.controller.host import ControllerHost
 from tidelog.controller.store import Key
 from tidelog.metadata import BrokerInfo, ClusterMetadata, TopicInfo
 
@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.01
 class Propagation:
     """See the module."""
 
-    def __init__(self, host: Host, local: LocalCall) -> None:
+    def __init__(self, host: ControllerHost, local: LocalCall) -> None:
         self._host = host
         self.epoch = 0  # of the controller
         self._local = local

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable
 
 from tidelog import workers
-from tidelog.controller.host import Host, Requests
+from tidelog.controller.host import ControllerHost, Requests
 from tidelog.errors import SettingError
 from tidelog.keeper import paths
 from tidelog.keeper.keeper import BadVersion, Keeper, NoNode, Stat
 from tidelog.keeper.registry import Registry
-from tidelog.keeper.znodes import Unreadable
+from tidelog.keeper.znodes import UnreadableZnode
 from tidelog.metadata import BrokerInfo
 from tidelog.ports import answers
 
@@ -33,7 +33,9 @@ class IdTaken(SettingError):
 class Registration:
     """See the module."""
 
-    def __init__(self, host: Host, keeper: Keeper, registry: Registry, requests: Requests) -> None:
+    def __init__(
+        self, host: ControllerHost, keeper: Keeper, registry: Registry, requests: Requests
+    ) -> None:
         self._host = host
         self._keeper = keeper
         self._registry = registry
@@ -54,7 +56,7 @@ class Registration:
 
             try:
                 found = await self._registry.registration(info.broker_id, notify)
-            except Unreadable as error:
+            except UnreadableZnode as error:
                 await self._repair(info.broker_id, error)
                 continue
             if found is None:
@@ -73,7 +75,7 @@ class Registration:
         self._requests.registered(epoch)
         self.valid = True
 
-    async def _repair(self, broker_id: int, error: Unreadable) -> None:
+    async def _repair(self, broker_id: int, error: UnreadableZnode) -> None:
         """What stands in place of our registration cannot be read."""
         stat = await self._keeper.exists(paths.broker(broker_id))
         if stat is None:

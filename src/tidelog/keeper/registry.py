@@ -33,7 +33,7 @@ from tidelog.keeper.keeper import (
     Unreachable,
     Watch,
 )
-from tidelog.keeper.znodes import Unreadable
+from tidelog.keeper.znodes import UnreadableZnode
 from tidelog.metadata import BrokerInfo, PartitionInfo, TopicInfo
 from tidelog.wire.uuids import uuid_text
 
@@ -165,7 +165,7 @@ class Registry:
                 try:
                     info = decoding.broker_info(name, *row)
                     brokers[info.broker_id] = info
-                except Unreadable as error:
+                except UnreadableZnode as error:
                     bad.add(str(error))
         for problem in sorted(bad - self._passed_over):  # each is logged once
             log.warning("%s; this broker counts as absent until it registers again", problem)
@@ -186,7 +186,7 @@ class Registry:
             if row is not None:
                 try:
                     brokers.add(decoding.event_broker(note, row[0]))
-                except Unreadable as error:
+                except UnreadableZnode as error:
                     log.error("%s; it is passed over", error)
         return brokers, notes
 
@@ -229,7 +229,7 @@ class Registry:
         states: list[PartitionInfo | None] = []
         for (name, i), row in zip(keys, await self._keeper.get_many(nodes), strict=True):
             states.append(None)
-            with suppress(Unreadable):
+            with suppress(UnreadableZnode):
                 states[-1] = decoding.partition_info(name, i, topics[name], row)
         return states
 
@@ -325,7 +325,7 @@ class Registry:
             if row is not None:
                 try:
                     changes[name] = decoding.changed_entity(path, row[0])
-                except Unreadable as error:
+                except UnreadableZnode as error:
                     log.error("%s; whatever it was about, the settings stay as they are", error)
         return changes
 
@@ -377,7 +377,7 @@ class Registry:
 def _left_out(topic: str, bad: set[str]) -> Iterator[None]:
     try:
         yield
-    except Unreadable as error:
+    except UnreadableZnode as error:
         if topic not in bad:
             log.error("%s; topic %s is left out until it is put right", error, topic)
         bad.add(topic)

@@ -1,8 +1,8 @@
 """What is in the znodes of brokers, topics and settings, read with distrust.
 
 We write them ourselves, but so do Kafka's tools, other versions of us, and people with a shell.
-What makes no sense becomes :class:`Unreadable`, which says where and why.  It must cost its own
-broker or topic and nothing else: the caller says so in the log and goes on with the rest.
+What makes no sense becomes :class:`UnreadableZnode`, which says where and why.  It must cost its
+own broker or topic and nothing else: the caller says so in the log and goes on with the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
-class Unreadable(Exception):
+class UnreadableZnode(Exception):
     """A znode that makes no sense."""
 
 
@@ -36,7 +36,7 @@ def _of(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Unreadable(f"{path} makes no sense: {type(error).__name__}: {error}") from error
+        raise UnreadableZnode(f"{path} makes no sense: {type(error).__name__}: {error}") from error
 
 
 def broker_info(node: str, data: bytes, stat: Stat) -> BrokerInfo:
@@ -118,7 +118,7 @@ def config(path: str, data: bytes) -> dict[str, str]:
         with _of(path):
             found = paths.from_json(data)["config"] if data else {}
             values = {str(name): _text(value) for name, value in found.items()}
-    except Unreadable as error:
+    except UnreadableZnode as error:
         log.error("%s; %s", error, "everything is kept" if topic else "it has no effect")
         return dict(KEEP_ALL) if topic else {}
     return _topic_config(path, values) if topic else values

@@ -4,12 +4,12 @@ kazoo has threads of its own.  A call hands the request to them and waits on an 
 future, which their callback completes in the event loop: nothing here ever blocks.
 
 Reads are repeated when the connection breaks, up to the end of the session.  A write is not:
-nobody knows whether it has happened, so it fails with :class:`ConnectionLost` and the caller
+it is not known whether it has happened, so it fails with :class:`ConnectionLost` and the caller
 looks at the tree.  When the session expires, kazoo begins a new one by itself; a
 listener gets EXPIRED, and CONNECTED when ephemeral znodes can be made again.
 
 Without a connection kazoo would keep requests, and send them when ZooKeeper is back, maybe
-hours after everybody has given up.  So it gets none: after a moment, in which another server
+hours after its client has given up.  So it gets none: after a moment, in which another server
 of the ensemble may answer, all calls fail with :class:`Unreachable`.
 """
 
@@ -362,7 +362,7 @@ class ZooKeeper:
             function(*args).rawlink(completed)
         if not self._client.connected:
             # It broke just now.  If that was between these two lines, kazoo may keep the request.
-            future.cancel()  # nobody will look at how it ends
+            future.cancel()  # its result is not wanted any more
             raise _translate(exceptions.ConnectionLoss(), path)
         try:
             return await future

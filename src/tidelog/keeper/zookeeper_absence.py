@@ -36,7 +36,7 @@ class Sight(NamedTuple):
 
 DOWN = Sight("cannot be reached", "start it")
 NO_MAJORITY = Sight(
-    "answers, but serves nobody without a majority of its ensemble", "start the other servers"
+    "answers, but serves no client without a majority of its ensemble", "start the other servers"
 )
 OTHER_DATA = Sight(
     "answers, but does not know what it has told before (its data are lost, or it is another one)",
@@ -86,7 +86,7 @@ class Absence:
         self._hosts = hosts
         self._last_zxid = last_zxid
         self._since = 0.0  # by the loop's clock
-        self._told: Sight | None = None  # what whoever reads the log believes
+        self._told: Sight | None = None  # what the log says
         self._task: asyncio.Task[None] | None = None
         self.sight = DOWN
 

@@ -72,7 +72,7 @@ class CorruptLog(Exception):
 
 
 @dataclass(slots=True)
-class Job:
+class CleaningJob:
     """All that the cleaner must know of a log; goes to another process as JSON."""
 
     directory: str
@@ -98,7 +98,7 @@ class Job:
         return {row.name: getattr(self, row.name) for row in fields(self)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Job:
+    def from_json(cls, data: dict[str, Any]) -> CleaningJob:
         known = {row.name for row in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
@@ -126,7 +126,7 @@ class Finished:
     keyless: int = 0
 
 
-class Throttle:
+class CleanerThrottle:
     """Keeps reading and writing together below so many bytes a second."""
 
     def __init__(self, bytes_per_second: float, clock: Clock | None = None) -> None:
@@ -149,7 +149,7 @@ class Chunk(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
 
 
-def clean(job: Job) -> Iterator[Cleaned | Finished]:
+def clean(job: CleaningJob) -> Iterator[Cleaned | Finished]:
     """Make the copies, group by group; the last item says how far the log is clean."""
     return _Cleaning(job).run()
 
@@ -157,9 +157,9 @@ def clean(job: Job) -> Iterator[Cleaned | Finished]:
 class _Cleaning:
     """One round over one log."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CleaningJob) -> None:
         self.job = job
-        self.throttle = Throttle(job.bytes_per_second)
+        self.throttle = CleanerThrottle(job.bytes_per_second)
         self.stats = Finished(job.segments[-1][1])
         self.offsets: OffsetMap = {}
         self.last_mapped = -1  # the last offset of the last batch in the map
@@ -397,7 +397,7 @@ class _Output:
 
     _BUFFER = 1024 * 1024
 
-    def __init__(self, job: Job, base: int, throttle: Throttle) -> None:
+    def __init__(self, job: CleaningJob, base: int, throttle: CleanerThrottle) -> None:
         self.segment = Segment(job.directory, base, create=True, suffix=CLEANED)
         self._interval = job.index_interval_bytes
         self._throttle = throttle

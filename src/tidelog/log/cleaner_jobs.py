@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.files import remove, sync_directory
-from tidelog.log.cleaner import Cleaned, Finished, Job, clean
+from tidelog.log.cleaner import Cleaned, CleaningJob, Finished, clean
 from tidelog.log.cleaner_swap import Swap, abandon
-from tidelog.log.compaction import Cleanable, SegmentFacts, assess
+from tidelog.log.compaction import Cleanable, CleanableSegment, assess
 from tidelog.log.log import Log
 from tidelog.log.segment import Segment
 from tidelog.settings_table import LONG_MAX
@@ -40,7 +40,7 @@ def assess_log(log: Log, now_ms: int) -> Cleanable:
         young = dirty and config.min_compaction_lag_ms > 0
         old = dirty and config.max_compaction_lag_ms != LONG_MAX
         facts.append(
-            SegmentFacts(
+            CleanableSegment(
                 segment.base_offset,
                 end,
                 segment.size,
@@ -67,7 +67,7 @@ class Round:
         ]
         self._segments = {segment.base_offset: segment for segment, _ in rows}
         config = log.config
-        self.job = Job(
+        self.job = CleaningJob(
             log.directory,
             [(segment.base_offset, end, segment.size) for segment, end in rows],
             found.first_dirty,

@@ -8,7 +8,7 @@ Kafka's suffixes.  ``X`` is the first of the old segments, ``Y`` any other:
     3  X.*.swap -> X.*                the indexes, then the log
 
 ``X.log.swap`` is the decision: without it a start throws the copy away, with it a start
-goes on where the crash was.  While it lies there nobody else may drop or cut segments;
+goes on where the crash was.  While it lies there no other code may drop or cut segments;
 who must calls :func:`abandon` first.
 """
 

@@ -26,7 +26,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tidelog import workers
-from tidelog.log.cleaner import Cleaned, CorruptLog, Job, clean
+from tidelog.log.cleaner import Cleaned, CleaningJob, CorruptLog, clean
 
 NICE = 19
 
@@ -49,7 +49,7 @@ def _read(jobs: queue.SimpleQueue[str]) -> None:
 
 def answers(line: str) -> Iterator[str]:
     """Do a job, and say so line by line."""
-    job = Job.from_json(json.loads(line))
+    job = CleaningJob.from_json(json.loads(line))
     try:
         for item in clean(job):
             yield _answer("cleaned" if isinstance(item, Cleaned) else "finished", asdict(item))

@@ -24,8 +24,8 @@ MAX_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """What is known of a closed segment.  Times are None where nobody needs them."""
+class CleanableSegment:
+    """What is known of a closed segment.  Times are None where they are not needed."""
 
     base_offset: int
     end_offset: int  # the base offset of the next one
@@ -57,7 +57,7 @@ class Cleanable:
 
 
 def assess(
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[CleanableSegment],
     cleaned_to: int | None,
     log_start: int,
     log_end: int,

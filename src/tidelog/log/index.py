@@ -5,7 +5,7 @@
 
 An offset entry names the *last* offset of the batch that starts at its position; a
 time entry says "no record up to this offset is newer".  Only the log writes them.
-An index is a hint: whoever follows it checks the batch it finds, and rebuilds
+An index is a hint: a reader that follows it checks the batch it finds, and rebuilds
 the index from the log when they disagree.
 
 The entries of the active segment live in memory and reach the file when the segment

@@ -82,7 +82,7 @@ class LeaderEpochs:
         return True
 
     def save(self, directory: str, *, sync: bool = True) -> None:
-        """Without ``sync`` a power cut may leave the file torn: it is then made anew."""
+        """Without ``sync`` a power cut may leave the file torn: it is then rebuilt."""
         lines = [
             "0",
             str(len(self.entries)),
@@ -99,7 +99,7 @@ class LeaderEpochs:
         except FileNotFoundError:
             return None
         except (ValueError, OSError) as error:
-            log.warning("%s cannot be read (%s); made anew from the log", path, error)
+            log.warning("%s cannot be read (%s); rebuilt from the log", path, error)
             return None
 
 

@@ -226,7 +226,7 @@ class Log:
         """A new leader starts to write at ``start_offset``."""
         changed = LeaderEpochs(list(self.epochs.entries))
         if changed.assign(epoch, start_offset):
-            # Synced by the next flush, not here, where a producer and everybody else waits:
+            # Synced by the next flush, not here, where a producer and all other clients wait:
             # up to then recovery finds the epoch in the batches.
             changed.save(self.directory, sync=False)
             self.epochs = changed
@@ -454,7 +454,7 @@ class Log:
         count, reason = retention.decide(self._facts(), now_ms)
         for segment, end in zip(self.segments, self._bases[1:], strict=False):
             if end <= self.recovery_point:  # else it is by this descriptor that a flush fails
-                segment.release()  # those that nobody has used lately are not kept
+                segment.release()  # those that were not used lately are not kept
         if count == len(self.segments):
             try:
                 self.roll(now_ms)

@@ -162,7 +162,7 @@ class LogManager:
                     files.remove_tree(path)
                 elif name.endswith(_STRAY):
                     log.warning(
-                        "%s (%.1f MiB) was set aside, as it is of no known topic; it stays until "
+                        "%s (%.1f MiB) was quarantined, as it is of no known topic; it stays until "
                         "you delete it",
                         path,
                         _size(path) / (1 << 20),
@@ -263,7 +263,7 @@ class LogManager:
         stray = self.logs.pop((topic, partition))
         path = self._other_name(stray.directory, "stray")
         files.rename(stray.directory, path)
-        log.warning("%s is of no known topic; set aside as %s", stray.directory, path)
+        log.warning("%s is of no known topic; quarantined as %s", stray.directory, path)
 
     def _other_name(self, directory: str, why: str) -> str:
         """``topic-0.<unique>-delete``, cut so that it is a legal file name."""

@@ -200,7 +200,7 @@ def _check_transaction_indexes(directory: str, segments: list[Segment], end: int
             content = files.read_file(path)
             fault = transaction_index.fault(content, segment.base_offset, segment_end)
             if fault:
-                log.warning("%s: %s; made anew", path, fault)
+                log.warning("%s: %s; rebuilt", path, fault)
                 damaged.append(segment)
     if damaged:
         recovery.rebuild_transaction_indexes(directory, segments, damaged)

@@ -4,7 +4,7 @@ A clean stop leaves a mark, and then nothing here runs but a look at the tail.  
 an unclean one, each segment that reaches past the recovery point is read from its
 start: magic, length, CRC and offsets of every batch.  At the first batch that fails
 (a cut tail or a block of garbage) the file is cut, and the segments after it go.
-The indexes and the producers' state are made anew from what stands.
+The indexes and the producers' state are rebuilt from what stands.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def recover_segment(
 class _Reader:
     """A file from its start to its end, a window at a time.
 
-    Not a map: a sector that cannot be read, or a file that somebody makes shorter meanwhile,
+    Not a map: a sector that cannot be read, or a file that another process shortens meanwhile,
     is an error here.  A map raises SIGBUS, and the broker is gone.
     """
 

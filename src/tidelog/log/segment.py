@@ -300,7 +300,7 @@ class Segment:
 
     def rebuild_index(self, interval: int = 4096) -> None:
         """The indexes do not match the log: make both anew from the batches."""
-        log.warning("%s: its indexes do not match; made anew", self.path)
+        log.warning("%s: its indexes do not match; rebuilt", self.path)
         self.clear_index()
         size = self.size
         for position, header in self.headers():

@@ -7,7 +7,7 @@ An entry is in the segment that holds the marker, so entries are sorted by marke
 stable offset never falls: once an entry's is past what a reader wants, no later entry
 matters to it.  A segment without aborted transactions has no file.
 
-It is written as the other two indexes are (see index.py), and it can be made anew from the
+It is written as the other two indexes are (see index.py), and it can be rebuilt from the
 log, given which transactions were open where the segment begins.
 """
 

@@ -21,8 +21,8 @@ from tidelog.partition.validation import (
     Budget,
     InvalidRecords,
     OpenElsewhere,
-    Rewritten,
     Rules,
+    ValidatedBatch,
     rewrite_elsewhere,
 )
 from tidelog.wire.batch import stamp_append_time
@@ -53,7 +53,7 @@ class Appender:
         now_ms: int,
         waiting: Waiting,
         budget: Budget | None = None,
-        rewritten: Rewritten | None = None,
+        rewritten: ValidatedBatch | None = None,
     ) -> Produced:
         """Append to one partition; what must be waited for is added to ``waiting``."""
         try:
@@ -128,7 +128,7 @@ class Appender:
             job = Job(rewrite_elsewhere, (bytes(records), rules, now_ms, limit))
             del records
             try:
-                rewritten: Rewritten = yield job
+                rewritten: ValidatedBatch = yield job
             except ApiError as error:
                 return refused(index, error)
             budget.decompressed += rewritten.decompressed

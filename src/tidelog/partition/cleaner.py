@@ -16,7 +16,7 @@ from typing import Any
 
 from tidelog import workers
 from tidelog.clock import Clock
-from tidelog.log.cleaner import Cleaned, Finished, Job
+from tidelog.log.cleaner import Cleaned, CleaningJob, Finished
 from tidelog.log.cleaner_jobs import Limits, Round, assess_log
 from tidelog.log.compaction import Cleanable
 from tidelog.partition.partition import Partition
@@ -197,7 +197,7 @@ class _Worker:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def send(self, job: Job) -> None:
+    async def send(self, job: CleaningJob) -> None:
         """Give it a job.  Raises WorkerLost, here and below, if it is gone."""
         process = await self._start()
         assert process.stdin is not None

@@ -19,7 +19,7 @@ from tidelog.log import descriptors
 from tidelog.metadata import PartitionInfo
 from tidelog.partition.in_sync import InSync
 from tidelog.partition.sequence_gaps import SequenceGaps
-from tidelog.partition.validation import Budget, Rewritten, Rules, rewrite_here
+from tidelog.partition.validation import Budget, Rules, ValidatedBatch, rewrite_here
 from tidelog.settings import LogConfig
 from tidelog.settings_table import LONG_MAX
 from tidelog.wire.batch import (
@@ -40,7 +40,7 @@ ALL_ACKS = -1
 _AWAIT_SECONDS = 1.0  # for the next fetch of a follower that may come into sync
 
 
-class Appended(NamedTuple):
+class AppendInfo(NamedTuple):
     """Where a batch was written; ``append_time_ms`` is -1 if its records keep their own time."""
 
     base_offset: int
@@ -124,11 +124,11 @@ class Leader:
         version: int,
         now_ms: int,
         budget: Budget | None = None,
-        rewritten: Rewritten | None = None,
+        rewritten: ValidatedBatch | None = None,
         *,
         acks: int = 1,
         own: bool = False,
-    ) -> Appended:
+    ) -> AppendInfo:
         """Check a produced batch and write it.  Raises the error to answer, or OpenElsewhere;
         then it is called again with what came of that, ``rewritten``.
 
@@ -216,7 +216,7 @@ class Leader:
             writer.high_watermark = writer.end_offset
             if self._watchers.committed:
                 self._watchers.wake()
-        return _new_tuple(Appended, (appended[0], appended[1], append_time))
+        return _new_tuple(AppendInfo, (appended[0], appended[1], append_time))
 
     def _check_transaction(self) -> None:
         """May a transactional batch be appended?  (Here KIP-890 verifies its transaction.)"""

@@ -28,7 +28,7 @@ _NEAR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _READ_COMMITTED = 1
 
 
-class Reader:
+class PartitionReader:
     """Reads the partitions of this broker."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Fetch:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: PartitionReader,
         request: FetchHead,
         wanted: list[FetchRow],
         session: FetchSession | None,

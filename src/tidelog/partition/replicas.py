@@ -147,7 +147,7 @@ class Replicas:
             self._let_go(key)
             try:
                 self.manager.set_aside(*key)
-            except OSError as error:  # nobody serves it; the next start tries again
+            except OSError as error:  # it is not served; the next start tries again
                 self.storage_failed("-".join(map(str, key)), error)
 
     def _let_go(self, key: tuple[str, int]) -> Partition | None:

@@ -78,7 +78,7 @@ class Rules(NamedTuple):
         )
 
 
-class Rewritten(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """What to append instead of a batch, and the time of the append if that is its records'."""
 
     rules: Rules
@@ -128,13 +128,13 @@ class InvalidRecords(ApiError):
 
 def rewrite_here(
     batch: memoryview, header: BatchHeader, rules: Rules, now_ms: int, budget: Budget | None
-) -> Rewritten:
+) -> ValidatedBatch:
     """What to append instead; raises OpenElsewhere if that takes too long for the event loop."""
     too_new = not rules.append_time and header.max_timestamp > now_ms + rules.after_max_ms
     if not rules.open_all and not too_new:
         stamped = bytearray(batch)
         stamp_append_time(stamped, now_ms)
-        return Rewritten(rules, stamped, now_ms, 0)
+        return ValidatedBatch(rules, stamped, now_ms, 0)
     if budget is None:
         budget = Budget()
     limit = max(0, rules.max_decompressed - budget.decompressed)
@@ -152,7 +152,7 @@ def rewrite_here(
     return rewritten
 
 
-def rewrite_elsewhere(batch: bytes, rules: Rules, now_ms: int, limit: int) -> Rewritten:
+def rewrite_elsewhere(batch: bytes, rules: Rules, now_ms: int, limit: int) -> ValidatedBatch:
     """The same in another process, with all the time that it takes."""
     try:
         return rewrite(memoryview(batch), rules, now_ms, limit)
@@ -169,7 +169,7 @@ def too_large(rules: Rules, limit: int) -> ApiError:
     return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message)
 
 
-def rewrite(batch: memoryview, rules: Rules, now_ms: int, limit: int) -> Rewritten:
+def rewrite(batch: memoryview, rules: Rules, now_ms: int, limit: int) -> ValidatedBatch:
     """Open a batch, check its records, and correct what Kafka corrects."""
     header = read_header(batch)
     codec = Codec(header.attributes & CODEC_MASK)
@@ -194,7 +194,7 @@ def rewrite(batch: memoryview, rules: Rules, now_ms: int, limit: int) -> Rewritt
     elif newest != header.max_timestamp:
         set_max_timestamp(rewritten, newest)
     append_time = now_ms if rules.append_time else -1
-    return Rewritten(rules, rewritten, append_time, len(body) if codec else 0)
+    return ValidatedBatch(rules, rewritten, append_time, len(body) if codec else 0)
 
 
 def _check_records(data: bytes, header: BatchHeader, rules: Rules, now_ms: int) -> tuple[int, bool]:

@@ -29,7 +29,7 @@ _SHOWN_LOSSES = 5
 BEYOND = "the log does not reach so far"
 
 
-class Reader:
+class SourceReader:
     """What batches and streams have in common: the tasks, and what was lost."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -98,7 +98,7 @@ def _log_loss(problem: Exception) -> None:
     _log.warning("data was lost: %s", problem)
 
 
-class BatchReader(Reader, DataSourceReader):
+class BatchReader(SourceReader, DataSourceReader):
     """From the starting to the ending offsets, once."""
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -46,7 +46,7 @@ _NO_COLUMN = ("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")
 
 
 @dataclass(slots=True)
-class Topics:
+class TopicTables:
     """The topics of a cluster as tables of a session."""
 
     spark: SparkSession
@@ -175,7 +175,7 @@ def query(
     """
     client = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap})
     # Tables of another query, with other offsets, must not be seen.
-    topics = Topics(spark.newSession(), client, start, until, sample, schemas or {})
+    topics = TopicTables(spark.newSession(), client, start, until, sample, schemas or {})
     return topics.query(text)
 
 

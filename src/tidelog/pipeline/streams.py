@@ -30,13 +30,13 @@ from tidelog.pipeline.offsets import Lost, StreamOffset, same_topic
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.planner import Logs, advance, enough, follow, ranges_between
 from tidelog.pipeline.positions import Positions
-from tidelog.pipeline.readers import BEYOND, Reader
+from tidelog.pipeline.readers import BEYOND, SourceReader
 from tidelog.topic_partition import TopicPartition
 
 _RECOMMIT_SECONDS = 3600.0  # brokers forget a group that commits nothing for days
 
 
-class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module."""
 
     def __init__(self, options: SourceOptions) -> None:

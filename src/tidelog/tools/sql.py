@@ -123,12 +123,12 @@ def sql(
     line = Line(enabled=not (as_json or as_csv) and sys.stderr.isatty())
     with interruptible(line) as stop:
         spark = start_spark("tidelog sql", line, stop, master=master, settings=settings)
-        from tidelog.pipeline.sql import Topics, as_json_rows, as_text
+        from tidelog.pipeline.sql import TopicTables, as_json_rows, as_text
 
         with _failures():
             line.show("looking at the topics")
             # A session of its own: tables of another query must not be seen.
-            topics = Topics(spark.newSession(), client, first, last, sample, named)
+            topics = TopicTables(spark.newSession(), client, first, last, sample, named)
             frame = topics.query(text)
             line.end()
             for remark in topics.notes:

@@ -21,7 +21,7 @@ PROTOCOL_TYPE = "consumer"
 M = TypeVar("M", bound=Message)
 
 
-class TopicPartitions(Struct):
+class SubscribedPartitions(Struct):
     topic: String
     partitions: list[Int32]
 
@@ -29,13 +29,13 @@ class TopicPartitions(Struct):
 class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     topics: list[String]
     user_data: Bytes | None = None
-    owned_partitions: list[TopicPartitions] = field(default=(), since=1)
+    owned_partitions: list[SubscribedPartitions] = field(default=(), since=1)
     generation_id: Int32 = field(default=-1, since=2)
     rack_id: String | None = field(default=None, since=3)
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
-    assigned_partitions: list[TopicPartitions]
+    assigned_partitions: list[SubscribedPartitions]
     user_data: Bytes | None = None
 
 

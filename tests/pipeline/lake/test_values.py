@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.pipeline.lake.schemas import Conflict, from_spark_json, merge, to_spark_json
-from tidelog.pipeline.lake.values import Decoder, conform
+from tidelog.pipeline.lake.values import ValueDecoder, conform
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text() | st.floats(-1, 1)
 OBJECTS = st.dictionaries(
@@ -38,14 +38,14 @@ def batch(*values: bytes | str | None) -> pa.RecordBatch:
     )
 
 
-def rows_of(decoder: Decoder, *values: bytes | str | None) -> list[dict[str, Any]]:
+def rows_of(decoder: ValueDecoder, *values: bytes | str | None) -> list[dict[str, Any]]:
     found = decoder.decode(batch(*values))
     assert not found.bad, found.bad
     return found.batch.to_pylist()
 
 
 def test_columns_are_added() -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     assert rows_of(decoder, '{"a": 1}') == [{"a": 1, "offset": 0}]
     assert rows_of(decoder, '{"b": "x"}') == [{"a": None, "b": "x", "offset": 0}]
     assert rows_of(decoder, '{"c": {"d": [1]}}', '{"c": {"e": true}}') == [
@@ -55,7 +55,7 @@ def test_columns_are_added() -> None:
 
 
 def test_whole_numbers_widen_and_text_takes_all() -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     rows_of(decoder, '{"n": 1, "t": "x"}')
     assert rows_of(decoder, '{"n": 2.5}', '{"n": 3}') == [
         {"n": 2.5, "t": None, "offset": 0},
@@ -68,7 +68,7 @@ def test_whole_numbers_widen_and_text_takes_all() -> None:
 
 
 def test_what_looks_like_a_time_stays_text() -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     assert rows_of(decoder, '{"t": "2026-01-01"}', '{"t": "2026-01-01T00:00:00Z"}')[0]["t"] == (
         "2026-01-01"
     )
@@ -78,7 +78,7 @@ def test_what_looks_like_a_time_stays_text() -> None:
 def test_bad_rows_have_reasons_and_the_others_stay() -> None:
     values = ['{"n": 1}', "{", "[1]", "", "  ", '{"n": "x"}', b"\xff", '{"n": 1} {"n": 2}', "7",
               None, '{"n": NaN}', '{"n":\n5}', "[" * 5000]  # fmt: skip
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     found = decoder.decode(batch(*values))
     assert [row for row, _ in found.bad] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
     assert found.batch.to_pylist() == [
@@ -106,7 +106,7 @@ HOSTILE_JSON = [
 
 @pytest.mark.parametrize(("value", "reason"), HOSTILE_JSON, ids=[row for _, row in HOSTILE_JSON])
 def test_no_json_stops_a_load(value: str, reason: str) -> None:
-    for decoder in (Decoder("json"), Decoder("json", [pa.field("n", pa.int64())])):
+    for decoder in (ValueDecoder("json"), ValueDecoder("json", [pa.field("n", pa.int64())])):
         found = decoder.decode(batch('{"n": 1}', value, '{"n": 2}'))
         assert [row for row, _ in found.bad] == [1]
         assert reason in found.bad[0][1]
@@ -115,11 +115,11 @@ def test_no_json_stops_a_load(value: str, reason: str) -> None:
 
 def test_records_are_not_mixed_up() -> None:
     """As many rows as values, and yet not one of each."""
-    found = Decoder("json").decode(batch('{"a":1', ',"b":2}', '{"c":3}{"d":4}'))
+    found = ValueDecoder("json").decode(batch('{"a":1', ',"b":2}', '{"c":3}{"d":4}'))
     assert [row for row, _ in found.bad] == [0, 1, 2]
-    found = Decoder("csv").decode(batch("1,2", '3,"x', 'y"', "5,6\n7,8"))
+    found = ValueDecoder("csv").decode(batch("1,2", '3,"x', 'y"', "5,6\n7,8"))
     assert [row for row, _ in found.bad] == [1, 2, 3]
-    assert rows_of(Decoder("csv"), " 1,2 \r\n", "3,4") == [
+    assert rows_of(ValueDecoder("csv"), " 1,2 \r\n", "3,4") == [
         {"_c0": " 1", "_c1": "2 ", "offset": 0},
         {"_c0": "3", "_c1": "4", "offset": 1},
     ]
@@ -128,23 +128,23 @@ def test_records_are_not_mixed_up() -> None:
 def test_lists_that_begin_with_null() -> None:
     """Arrow infers their type, and gives columns that are broken."""
     for value in ({"a": [None, 1]}, {"a": [None, [1]]}, {"a": [None, {"b": 2}]}):
-        assert rows_of(Decoder("json"), json.dumps(value)) == [{**value, "offset": 0}]
+        assert rows_of(ValueDecoder("json"), json.dumps(value)) == [{**value, "offset": 0}]
 
 
 def test_objects_without_fields() -> None:
-    assert rows_of(Decoder("json"), None, "{}") == [{"offset": 0}, {"offset": 1}]
+    assert rows_of(ValueDecoder("json"), None, "{}") == [{"offset": 0}, {"offset": 1}]
     values = ["{}"] * 40 + ["bad"] + ['{"a": 1}'] * 40
-    found = Decoder("json").decode(batch(None, *values))
+    found = ValueDecoder("json").decode(batch(None, *values))
     assert [row for row, _ in found.bad] == [41]
     assert found.batch.column("a").to_pylist() == [None] * 41 + [1] * 40
 
 
 def test_no_csv_stops_a_load() -> None:
     values = ["a,b", 'a,"b"c', "a\rb,c", '"a,b', "x", "a," + "x" * 200_000]
-    found = Decoder("csv").decode(batch(*values))
+    found = ValueDecoder("csv").decode(batch(*values))
     assert [row for row, _ in found.bad] == [1, 2, 3, 4]
     assert found.batch.num_rows == 2
-    found = Decoder("csv").decode(batch(*reversed(values)))  # the first says how many columns
+    found = ValueDecoder("csv").decode(batch(*reversed(values)))  # the first says how many columns
     assert [row for row, _ in found.bad] == [1, 2, 3, 4]
 
 
@@ -152,16 +152,18 @@ def test_whole_numbers_that_a_double_rounds() -> None:
     """Some rows are read before the fraction is met, and some after it."""
     large = 2**53 + 1
     values = [f'{{"n": {large}}}'] * 40 + ["bad", '{"n": 0.5}'] + [f'{{"n": {large}}}'] * 40
-    found = Decoder("json").decode(batch(*values))
+    found = ValueDecoder("json").decode(batch(*values))
     assert [row for row, _ in found.bad] == [40, 41]  # the first number was whole
     assert found.batch.column("n").to_pylist() == [large] * 80
     assert found.bad[1][1] == (
         "n: a double, where a whole number is expected: the column has whole numbers beyond 2^53, "
         "which a double would round"
     )
-    found = Decoder("json").decode(batch(*reversed(values[40:])))
+    found = ValueDecoder("json").decode(batch(*reversed(values[40:])))
     assert found.batch.column("n").to_pylist() == [large] * 40
-    found = Decoder("json").decode(batch('{"n": [0.5]}', f'{{"n": [1, {large}]}}', '{"n": [7]}'))
+    found = ValueDecoder("json").decode(
+        batch('{"n": [0.5]}', f'{{"n": [1, {large}]}}', '{"n": [7]}')
+    )
     assert found.bad == [
         (1, "n[]: 9007199254740993, where a double is expected, which cannot hold it exactly")
     ]
@@ -178,7 +180,7 @@ SHAPES = ['{{"n": {}}}', '{{"o": {{"n": {}}}}}', '{{"l": [{}]}}', '{{"l": [1, {}
 
 def decoded(values: list[str], step: int, **options: Any) -> tuple[list[Any], list[int], Any]:
     """All rows as texts, since 1 == 1.0, the bad ones, and the types."""
-    decoder = Decoder("json", **options)
+    decoder = ValueDecoder("json", **options)
     rows, bad = [], []
     for start in range(0, len(values), step):
         found = decoder.decode(batch(*values[start : start + step]))
@@ -219,7 +221,7 @@ def test_a_number_is_exact_or_a_dead_letter(value: str, kind: pa.DataType) -> No
     """Also in a schema of the user's, and whatever is beside it."""
     results = set()
     for other in ('{"n": 1}', "no JSON", '{"z": [1, 2.5]}'):
-        decoder = Decoder("json", [pa.field("n", kind)], fixed=True)
+        decoder = ValueDecoder("json", [pa.field("n", kind)], fixed=True)
         found = decoder.decode(batch(other, f'{{"n": {value}}}'))
         bad = [why for row, why in found.bad if row == 1]
         results.add(bad[0] if bad else found.batch.column("n")[-1].as_py())
@@ -232,19 +234,19 @@ def test_a_number_is_exact_or_a_dead_letter(value: str, kind: pa.DataType) -> No
 
 
 def test_numbers_in_a_column_of_text_are_as_they_were_written() -> None:
-    decoder = Decoder("json", [pa.field("t", pa.string())])
+    decoder = ValueDecoder("json", [pa.field("t", pa.string())])
     values = ["1e400", "0.12345678901234567890123", "1.10", str(2**70), '[1.0, {"a": 1e3}]']
     rows = rows_of(decoder, *[f'{{"t": {value}}}' for value in values])
     assert [row["t"] for row in rows] == values
 
 
 def test_whole_numbers_stay_whole() -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     rows_of(decoder, '{"n": 1}')
     found = rows_of(decoder, *['{"n": 2.0}', '{"n": 1e3}', f'{{"n": {2**53 + 1}.0}}'] * 50)
     assert [row["n"] for row in found] == [2, 1000, 2**53 + 1] * 50
     assert decoder.fields == [pa.field("n", pa.int64())] and decoder.whole == {"n"}
-    small = Decoder("json")
+    small = ValueDecoder("json")
     rows_of(small, '{"n": 1}', '{"n": 2.0}')
     assert rows_of(small, '{"n": 2.5}')[0]["n"] == 2.5  # and become doubles when one is none
 
@@ -253,32 +255,32 @@ def test_a_whole_number_beyond_bigint() -> None:
     """The reason names what does not fit, not another type."""
     beyond = "n: 9223372036854775809, which is beyond bigint, the column's type"
     for first in (1, 2**53 + 1):
-        found = Decoder("json").decode(batch(f'{{"n": {first}}}', f'{{"n": {2**63 + 1}}}'))
+        found = ValueDecoder("json").decode(batch(f'{{"n": {first}}}', f'{{"n": {2**63 + 1}}}'))
         assert found.bad == [(1, beyond)]
-    whole = Decoder("json").decode(batch(f'{{"n": {2**53 + 1}}}', f'{{"n": {2**63}}}'))
+    whole = ValueDecoder("json").decode(batch(f'{{"n": {2**53 + 1}}}', f'{{"n": {2**63}}}'))
     assert whole.bad == [(1, "n: 9223372036854775808, which is beyond bigint, the column's type")]
-    huge = Decoder("json").decode(batch('{"n": 1}', f'{{"n": {10**400}}}', '{"n": 2}'))
+    huge = ValueDecoder("json").decode(batch('{"n": 1}', f'{{"n": {10**400}}}', '{"n": 2}'))
     ((row, why),) = huge.bad  # no double holds it either
     assert row == 1 and why.endswith("..., which is beyond bigint, the column's type")
-    small = Decoder("json", [pa.field("n", pa.int32())], fixed=True)
+    small = ValueDecoder("json", [pa.field("n", pa.int32())], fixed=True)
     assert small.decode(batch('{"n": 2147483648}')).bad == [
         (0, "n: 2147483648, where int32 is expected: it is beyond 32 bits")
     ]
 
 
 def test_a_dead_letter_makes_no_columns() -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     found = decoder.decode(batch('{"n": 1}', '{"n": 0.5, "new": 1, "m": 1e400}', '{"n": 2}'))
     assert found.bad == [(1, "m: 1e400, where a double is expected, which cannot hold it exactly")]
     assert decoder.fields == [pa.field("n", pa.int64())]
 
 
 def test_names_that_the_record_has_already() -> None:
-    decoder = Decoder("json", taken=frozenset({"date"}))
+    decoder = ValueDecoder("json", taken=frozenset({"date"}))
     (row,) = rows_of(decoder, '{"offset": 7, "Date": "x", "value_offset": 8, "value_x": 9}')
     assert row == {"value_offset": 7, "value_Date": "x", "value_value_offset": 8, "value_x": 9,
                    "offset": 0}  # fmt: skip
-    again = Decoder("json", taken=frozenset({"date"}))
+    again = ValueDecoder("json", taken=frozenset({"date"}))
     again.known(decoder.decode(batch("{}")).batch.schema)
     assert again.fields == decoder.fields
 
@@ -291,7 +293,7 @@ def test_a_schema_of_the_users() -> None:
         pa.field("s", pa.string()),
         pa.field("m", pa.decimal128(6, 2)),
     ]
-    decoder = Decoder("json", fields, fixed=True)
+    decoder = ValueDecoder("json", fields, fixed=True)
     good = '{"n": 1, "d": "2026-01-01", "t": "2026-01-01T00:00:00Z", "s": "x", "m": 1.25, "z": 0}'
     (row,) = rows_of(decoder, good)
     assert row["d"] == date(2026, 1, 1) and row["t"].year == 2026 and str(row["m"]) == "1.25"
@@ -303,7 +305,7 @@ def test_a_schema_of_the_users() -> None:
 
 def test_csv() -> None:
     fields = [pa.field("x", pa.int64()), pa.field("y", pa.string())]
-    decoder = Decoder("csv", fields, fixed=True)
+    decoder = ValueDecoder("csv", fields, fixed=True)
     found = decoder.decode(batch('1,"a,b"', "2", "x,y", ",", None, "3,\n4,c"))
     assert found.batch.to_pylist() == [
         {"x": 1, "y": "a,b", "offset": 0},
@@ -311,11 +313,11 @@ def test_csv() -> None:
         {"x": None, "y": None, "offset": 4},
     ]
     assert [row for row, _ in found.bad] == [1, 2, 5]
-    assert rows_of(Decoder("csv", separator=";"), "1;2")[0]["_c1"] == "2"
+    assert rows_of(ValueDecoder("csv", separator=";"), "1;2")[0]["_c1"] == "2"
 
 
 def test_text() -> None:
-    found = Decoder("text").decode(batch("grün", None, b"\xff"))
+    found = ValueDecoder("text").decode(batch("grün", None, b"\xff"))
     assert found.batch.column("value").to_pylist() == ["grün", None]
     assert [row for row, _ in found.bad] == [2]
 
@@ -323,7 +325,7 @@ def test_text() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(OBJECTS, max_size=20))
 def test_any_json_is_a_row_or_a_reason(objects: list[dict[str, Any]]) -> None:
-    decoder = Decoder("json")
+    decoder = ValueDecoder("json")
     for start in range(0, len(objects), 7):
         part = objects[start : start + 7]
         found = decoder.decode(batch(*[json.dumps(row) for row in part]))

@@ -30,7 +30,7 @@ _BY_ID = 10
 def offset_commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> None:
     """Commit the offsets of a group."""
     topics = broker.metadata.topic_names
-    # The name of each topic; with an id that nobody knows it is empty, as no name can be.
+    # The name of each topic; with an unknown id it is empty, as no name can be.
     named = [
         (topics.get(row.topic_id, "") if request.version >= _BY_ID else row.name, row)
         for row in message.topics

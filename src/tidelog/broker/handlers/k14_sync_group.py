@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignment, everybody gets its part.
+"""SyncGroup: the leader hands in the assignment, each member gets its part.
 
 Versions: 1 throttle time; 3 group.instance.id; 4 flexible; 5 protocol type and name.
 """

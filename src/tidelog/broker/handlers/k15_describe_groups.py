@@ -65,7 +65,7 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
 
 
 def _members(group: ClassicGroup) -> list[DescribedGroupMember]:
-    stable = group.state is GroupState.STABLE  # before, nobody has anything
+    stable = group.state is GroupState.STABLE  # before, no member has an assignment
     return [
         DescribedGroupMember(
             member_id=member.member_id,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidelog.clock import Clock
 from tidelog.coordinators.groups.assignors import ASSIGNORS, NO_SLOTS, Wish
-from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Kind
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, RecordKind
 from tidelog.coordinators.groups.consumer_members import ConsumerLimits
 from tidelog.coordinators.groups.deadlines import Deadlines
 from tidelog.coordinators.groups.timeline import Timeline
@@ -66,7 +66,7 @@ class TargetAssignment:
             return
         if self._cause is not None:
             image.epoch += 1
-            image.mark("", Kind.GROUP)
+            image.mark("", RecordKind.GROUP)
             self.updated_at = self._context.deadlines.now()
             self._context.note(image, "epoch", "", self._cause)
             self._cause = None
@@ -78,12 +78,12 @@ class TargetAssignment:
         used = {m.regex for m in image.members.values() if m.regex}
         for pattern in sorted(image.regexes.keys() - used):
             del image.regexes[pattern]
-            image.mark(pattern, Kind.REGEX)
+            image.mark(pattern, RecordKind.REGEX)
         for pattern in sorted(used):
             names = self._match(pattern, topics)
             if image.regexes.get(pattern) != names:
                 image.regexes[pattern] = names
-                image.mark(pattern, Kind.REGEX)
+                image.mark(pattern, RecordKind.REGEX)
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(image.subscribed()):
             if name in topics:
@@ -130,6 +130,6 @@ class TargetAssignment:
         for member_id, slots in ASSIGNORS[self.assignor](wishes, sizes).items():
             if image.targets.get(member_id) != slots:
                 image.targets[member_id] = slots
-                image.mark(member_id, Kind.TARGET)
+                image.mark(member_id, RecordKind.TARGET)
         image.target_epoch = image.epoch
-        image.mark("", Kind.TARGET_EPOCH)
+        image.mark("", RecordKind.TARGET_EPOCH)

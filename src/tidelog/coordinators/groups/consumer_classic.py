@@ -10,16 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidelog.coordinators.groups.consumer_assignment import GroupContext
-from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Kind, unknown_member
+from tidelog.coordinators.groups.consumer_image import (
+    ConsumerGroupImage,
+    RecordKind,
+    unknown_member,
+)
 from tidelog.coordinators.groups.consumer_members import Classic, ConsumerMember, MemberState
-from tidelog.coordinators.groups.consumer_membership import Membership
+from tidelog.coordinators.groups.consumer_membership import GroupMembership
 from tidelog.coordinators.groups.members import Join, JoinResult, Sync, SyncResult
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.wire.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    SubscribedPartitions,
     decode_consumer,
     encode_consumer,
 )
@@ -32,7 +36,7 @@ class ClassicAdapter:
     """See the module."""
 
     def __init__(
-        self, image: ConsumerGroupImage, membership: Membership, context: GroupContext
+        self, image: ConsumerGroupImage, membership: GroupMembership, context: GroupContext
     ) -> None:
         self._image = image
         self._membership = membership
@@ -81,7 +85,7 @@ class ClassicAdapter:
         member.client_id, member.client_host = request.client_id, request.client_host
         member.topics, member.regex = frozenset(subscription.topics), None
         member.rack_id = subscription.rack_id or member.rack_id
-        image.mark(member_id, Kind.MEMBER)
+        image.mark(member_id, RecordKind.MEMBER)
         self._membership.subscribed(member, before)
         return replace(request, member_id=member_id)
 
@@ -140,7 +144,7 @@ class ClassicAdapter:
             # The version in which it speaks is one that it understands.
             said = int.from_bytes(member.classic.protocols[0][1][:2], "big", signed=True)
             version = min(max(said, 0), version)
-        assigned = [TopicPartitions(topic=name, partitions=by_name[name]) for name in by_name]
+        assigned = [SubscribedPartitions(topic=name, partitions=by_name[name]) for name in by_name]
         return encode_consumer(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
 
     def _find(self, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:

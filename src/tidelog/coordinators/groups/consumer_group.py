@@ -38,14 +38,14 @@ from tidelog.coordinators.groups import consumer_records
 from tidelog.coordinators.groups.consumer_assignment import GroupContext, TargetAssignment
 from tidelog.coordinators.groups.consumer_classic import ClassicAdapter
 from tidelog.coordinators.groups.consumer_heartbeats import ConsumerHeartbeats
-from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Dirty, Kind
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Dirty, RecordKind
 from tidelog.coordinators.groups.consumer_members import (
     Beat,
     BeatResult,
     ConsumerLimits,
     ConsumerMember,
 )
-from tidelog.coordinators.groups.consumer_membership import Membership
+from tidelog.coordinators.groups.consumer_membership import GroupMembership
 from tidelog.coordinators.groups.deadlines import Deadlines
 from tidelog.coordinators.groups.members import (
     Join,
@@ -108,7 +108,7 @@ class ConsumerGroup:
         context = GroupContext(limits, clock, metadata, new_id, self._deadlines, self.timeline)
         self._context = context
         self._assignment = TargetAssignment(self.image, context)
-        self.membership = Membership(self.image, self._assignment, context)
+        self.membership = GroupMembership(self.image, self._assignment, context)
         self._heartbeats = ConsumerHeartbeats(self.image, self.membership, context)
         self._classic = ClassicAdapter(self.image, self.membership, context)
         self._queue: list[tuple[Request, Token]] = []
@@ -261,7 +261,7 @@ class ConsumerGroup:
     def converted(self) -> None:
         """It was a classic group until now: everything is written, with the next write."""
         self.image.dirty |= self.image.everything()
-        self.image.mark("", Kind.CLASSIC)
+        self.image.mark("", RecordKind.CLASSIC)
         self._assignment.topics_changed()
         self._note("upgraded", "a member came with the consumer protocol")
 

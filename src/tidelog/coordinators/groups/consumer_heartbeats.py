@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tidelog.coordinators.groups.assignors import NO_SLOTS
 from tidelog.coordinators.groups.consumer_assignment import GroupContext
-from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Kind
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, RecordKind
 from tidelog.coordinators.groups.consumer_members import (
     LEFT,
     LEFT_FOR_A_WHILE,
@@ -19,7 +19,7 @@ from tidelog.coordinators.groups.consumer_members import (
     Current,
     MemberState,
 )
-from tidelog.coordinators.groups.consumer_membership import Membership
+from tidelog.coordinators.groups.consumer_membership import GroupMembership
 from tidelog.coordinators.groups.topic_regex import check_pattern
 from tidelog.errors import ApiError, ErrorCode
 
@@ -28,7 +28,7 @@ class ConsumerHeartbeats:
     """See the module."""
 
     def __init__(
-        self, image: ConsumerGroupImage, membership: Membership, context: GroupContext
+        self, image: ConsumerGroupImage, membership: GroupMembership, context: GroupContext
     ) -> None:
         self._image = image
         self._membership = membership
@@ -112,7 +112,7 @@ class ConsumerHeartbeats:
         for name, value in changes.items():
             setattr(member, name, value)
         if changes or member.classic is not None:
-            self._image.mark(member.member_id, Kind.MEMBER)
+            self._image.mark(member.member_id, RecordKind.MEMBER)
         if member.classic is not None:
             member.classic, member.act_by = None, None
         self._membership.subscribed(member, before)

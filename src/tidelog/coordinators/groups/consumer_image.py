@@ -15,7 +15,7 @@ from tidelog.coordinators.groups.consumer_members import ConsumerMember, Current
 from tidelog.errors import ApiError, ErrorCode
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What can change, in the order in which it is written."""
 
     CLASSIC = 0  # only ever a tombstone: the group was a classic one
@@ -27,9 +27,9 @@ class Kind(IntEnum):
     CURRENT = 6
 
 
-MEMBER_KINDS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
+MEMBER_KINDS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
 
-Dirty = tuple[Kind, str]  # what, and whose: member id or pattern
+Dirty = tuple[RecordKind, str]  # what, and whose: member id or pattern
 
 
 class ConsumerGroupImage:
@@ -47,14 +47,14 @@ class ConsumerGroupImage:
         self.owners: dict[Slot, str] = {}  # of partitions; until a member has given it up
         self.dirty: set[Dirty] = set()
 
-    def mark(self, name: str, *kinds: Kind) -> None:
+    def mark(self, name: str, *kinds: RecordKind) -> None:
         self.dirty.update((kind, name) for kind in kinds)
 
     def everything(self) -> set[Dirty]:
         """All records that there should be of the group."""
-        found = {(Kind.GROUP, ""), (Kind.TARGET_EPOCH, "")}
+        found = {(RecordKind.GROUP, ""), (RecordKind.TARGET_EPOCH, "")}
         found |= {(kind, member_id) for kind in MEMBER_KINDS for member_id in self.members}
-        return found | {(Kind.REGEX, pattern) for pattern in self.regexes}
+        return found | {(RecordKind.REGEX, pattern) for pattern in self.regexes}
 
     # -- members ----------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class ConsumerGroupImage:
         before = member.assigned_at
         member.assigned_at = {slot: before.get(slot, new.epoch) for slot in held}
         member.epoch, member.state, member.assigned, member.revoking = new
-        self.mark(member.member_id, Kind.CURRENT)
+        self.mark(member.member_id, RecordKind.CURRENT)
 
     def index_owners(self) -> None:
         """After a replay: the records do not say it."""

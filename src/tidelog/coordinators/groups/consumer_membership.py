@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelog.coordinators.groups.assignors import Slots
 from tidelog.coordinators.groups.consumer_assignment import GroupContext, TargetAssignment
-from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, Kind
+from tidelog.coordinators.groups.consumer_image import ConsumerGroupImage, RecordKind
 from tidelog.coordinators.groups.consumer_members import (
     LEFT_FOR_A_WHILE,
     ConsumerMember,
@@ -19,7 +19,7 @@ from tidelog.errors import ApiError, ErrorCode
 Subscription = tuple[frozenset[str], str | None, str | None]  # topics, pattern, assignor
 
 
-class Membership:
+class GroupMembership:
     """See the module."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Membership:
             member_id, instance_id, client_id=client_id, client_host=client_host
         )
         self._image.insert(member)
-        self._image.mark(member_id, Kind.MEMBER, Kind.CURRENT)
+        self._image.mark(member_id, RecordKind.MEMBER, RecordKind.CURRENT)
         self._assignment.topics_changed()
         self.note("joined", member, member.shown)
         self._assignment.because(f"a new member joined: {member.shown}")

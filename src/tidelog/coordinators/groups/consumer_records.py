@@ -13,7 +13,7 @@ from tidelog.coordinators.groups.consumer_image import (
     MEMBER_KINDS,
     ConsumerGroupImage,
     Dirty,
-    Kind,
+    RecordKind,
 )
 from tidelog.coordinators.groups.consumer_members import (
     Classic,
@@ -61,31 +61,31 @@ def records(image: ConsumerGroupImage, dirty: Iterable[Dirty]) -> list[Coordinat
 def tombstones(image: ConsumerGroupImage) -> list[CoordinatorRecord]:
     """What deletes it all."""
     dirty = sorted(image.everything(), reverse=True)  # what a member has before its name
-    rows = [_record(image, kind, name) for kind, name in dirty if kind is not Kind.GROUP]
-    rows.append(_record(image, Kind.GROUP, ""))
+    rows = [_record(image, kind, name) for kind, name in dirty if kind is not RecordKind.GROUP]
+    rows.append(_record(image, RecordKind.GROUP, ""))
     return [CoordinatorRecord(row.key, None) for row in rows]
 
 
-def _record(image: ConsumerGroupImage, kind: Kind, name: str) -> CoordinatorRecord:
+def _record(image: ConsumerGroupImage, kind: RecordKind, name: str) -> CoordinatorRecord:
     group_id, member = image.group_id, image.members.get(name)
-    if kind is Kind.CLASSIC:
+    if kind is RecordKind.CLASSIC:
         return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
-    if kind is Kind.GROUP:
+    if kind is RecordKind.GROUP:
         return CoordinatorRecord(
             ConsumerGroupMetadataKey(group_id=group_id),
             ConsumerGroupMetadataValue(epoch=image.epoch, metadata_hash=image.metadata_hash),
         )
-    if kind is Kind.TARGET_EPOCH:
+    if kind is RecordKind.TARGET_EPOCH:
         return CoordinatorRecord(
             ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
             ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=image.target_epoch),
         )
-    if kind is Kind.REGEX:
+    if kind is RecordKind.REGEX:
         return _regex_record(image, name)
-    if kind is Kind.MEMBER:
+    if kind is RecordKind.MEMBER:
         key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=name)
         return CoordinatorRecord(key, None if member is None else _member_value(member))
-    if kind is Kind.TARGET:
+    if kind is RecordKind.TARGET:
         target = image.targets.get(name)
         rows = None
         if member is not None and target is not None:

@@ -42,7 +42,7 @@ class TopicCreator(Protocol):
     async def create_topic(self, new: NewTopic) -> object: ...
 
 
-class Host(Protocol):
+class GroupHost(Protocol):
     """What the coordinator needs of the broker that it runs on."""
 
     @property
@@ -65,7 +65,7 @@ class Host(Protocol):
 class GroupCoordinator:
     """See the module."""
 
-    def __init__(self, broker: Host) -> None:
+    def __init__(self, broker: GroupHost) -> None:
         settings = broker.settings
         self._broker = broker
         self._limits = GroupLimits.of(settings)

@@ -25,7 +25,7 @@ from tidelog.pipeline.lake.ledger import FileEntry, Ledger, StagedFile
 from tidelog.pipeline.lake.options import check_fields
 from tidelog.pipeline.lake.plan import pack
 from tidelog.pipeline.lake.rewriting import (
-    Rewritten,
+    RewrittenFiles,
     SchemaChange,
     compact_task,
     merged_schema,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 _MOST_ROUNDS = 5
 
 
-class Written(NamedTuple):
+class WrittenFiles(NamedTuple):
     """What the tasks of a load have written into its staging folder."""
 
     results: list[TaskResult]
@@ -68,7 +68,7 @@ class Driver:
         self._check_stop = check_stop
         self._progress = progress
 
-    def write(self, job: WriteJob, ranges: Sequence[OffsetRange], sizes: Sizes) -> Written:
+    def write(self, job: WriteJob, ranges: Sequence[OffsetRange], sizes: Sizes) -> WrittenFiles:
         """Read these ranges and write them, and what has to be written again because of them."""
         if needs_spark(job.parts) and job.schema is None and job.layout.has_fields:
             job = with_sample(job, ranges)
@@ -81,7 +81,7 @@ class Driver:
                 check_fields(job.parts, schema)
             change, inexact = self._widen(replace(job, schema=schema), added)
             if not inexact - whole_of(job.schema):
-                return Written(results, schema, change)
+                return WrittenFiles(results, schema, change)
             job = replace(job, schema=with_whole(job.schema, inexact))
 
     def _run_until_agreed(self, job: WriteJob, tasks: Tasks) -> tuple[list[TaskResult], Any]:
@@ -110,7 +110,7 @@ class Driver:
         if not change.narrow:
             return change, set()
 
-        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[Rewritten]:
+        def work(row: tuple[int, tuple[FileEntry, ...]]) -> list[RewrittenFiles]:
             return widen_task(job, *row)
 
         groups = change.groups(job.options.target_bytes)

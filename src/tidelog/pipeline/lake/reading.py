@@ -28,7 +28,7 @@ from tidelog.pipeline.lake.json_rows import EXACT
 from tidelog.pipeline.lake.layout import BY_PREFIX, Layout, Part, folder_column, renamed_fields
 from tidelog.pipeline.lake.ledger import FileEntry, State, open_ledger
 from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
-from tidelog.pipeline.lake.values import Decoder, conform_any
+from tidelog.pipeline.lake.values import ValueDecoder, conform_any
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.schema import TYPES
 from tidelog.pipeline.spark_failures import explained, is_connect
@@ -271,7 +271,7 @@ def with_values(frame: DataFrame, state: State) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     names = {field.name for field in from_spark_json(state.schema)}
-    decoder = Decoder(
+    decoder = ValueDecoder(
         layout.value,
         fixed=layout.schema is not None,
         taken=frozenset(part.name.lower() for part in layout.parts()),

@@ -169,7 +169,7 @@ def merged_schema(known: Any, results: Mapping[int, TaskResult]) -> tuple[Any, l
 # -- wider types ----------------------------------------------------------------------
 
 
-class Rewritten(NamedTuple):
+class RewrittenFiles(NamedTuple):
     """What became of a file: a new one, or nothing if it is not there; or ``inexact`` is the
     column whose numbers the new type would round."""
 
@@ -193,7 +193,7 @@ class SchemaChange:
         """Tasks of about so many bytes."""
         return _grouped(self.narrow, target)
 
-    def after(self, results: Sequence[Rewritten]) -> SchemaChange:
+    def after(self, results: Sequence[RewrittenFiles]) -> SchemaChange:
         """With what became of each file of ``narrow``."""
         files = {file.entry.path: file for file in self.files}
         replaced: dict[str, StagedFile] = {}
@@ -242,16 +242,16 @@ def _changed(before: Any, after: Any) -> frozenset[str]:
     return frozenset(column for column, _, _ in differences(before, after)[1])
 
 
-def widen_task(job: WriteJob, task: int, entries: Iterable[FileEntry]) -> list[Rewritten]:
+def widen_task(job: WriteJob, task: int, entries: Iterable[FileEntry]) -> list[RewrittenFiles]:
     """Write each file again, with the types of the job's schema."""
     return [_widened(job, task, number, entry) for number, entry in enumerate(entries)]
 
 
-def _widened(job: WriteJob, task: int, number: int, entry: FileEntry) -> Rewritten:
+def _widened(job: WriteJob, task: int, number: int, entry: FileEntry) -> RewrittenFiles:
     name = f"{job.stamp}-w{task:05d}-{uuid.uuid4().hex[:4]}-{number}.parquet"
     try:
-        return Rewritten(_rewrite(job, name, [entry]))
+        return RewrittenFiles(_rewrite(job, name, [entry]))
     except FileNotFoundError:  # it was deleted by hand, which `verify` reports
-        return Rewritten()
+        return RewrittenFiles()
     except Inexact as error:
-        return Rewritten(inexact=str(error))
+        return RewrittenFiles(inexact=str(error))

@@ -67,7 +67,7 @@ class Decoded(NamedTuple):
 
 
 @dataclass(slots=True)
-class Decoder:
+class ValueDecoder:
     """Decodes batch after batch; ``fields`` grow with what it meets, unless ``fixed``."""
 
     kind: str = "bytes"

@@ -34,7 +34,7 @@ from tidelog.pipeline.lake.ledger import (
 from tidelog.pipeline.lake.options import LoadOptions
 from tidelog.pipeline.lake.parquet import FileSettings, FolderFile
 from tidelog.pipeline.lake.schemas import from_spark_json, whole_of
-from tidelog.pipeline.lake.values import Decoder
+from tidelog.pipeline.lake.values import ValueDecoder
 from tidelog.pipeline.loss import Unreadable
 from tidelog.pipeline.options import ClientOptions
 from tidelog.pipeline.ranges import COLUMNS, HEADERS, Columns, OffsetRange, union
@@ -87,10 +87,10 @@ class WriteJob:
         letters = may_be_bad and self.options.errors == "dead-letter"
         return Columns((*COLUMNS, HEADERS) if self.layout.headers or letters else COLUMNS)
 
-    def decoder(self, *, fixed: bool = False) -> Decoder:
+    def decoder(self, *, fixed: bool = False) -> ValueDecoder:
         """``fixed``: its fields do not grow; nor do those of a schema of the user's."""
         layout = self.layout
-        decoder = Decoder(
+        decoder = ValueDecoder(
             layout.value,
             fixed=fixed or layout.schema is not None,
             taken=frozenset(part.name.lower() for part in self.parts),
@@ -194,7 +194,7 @@ def raw_schema(job: WriteJob) -> pa.Schema:
     return pa.schema([*fields, pa.field(RANGE, pa.int32())])
 
 
-def _for_spark(batch: pa.RecordBatch, index: int, decoder: Decoder) -> pa.RecordBatch:
+def _for_spark(batch: pa.RecordBatch, index: int, decoder: ValueDecoder) -> pa.RecordBatch:
     count = batch.num_rows
     if decoder.kind in ("json", "csv"):
         decoded = decoder.decode(batch)
