@@ -50,6 +50,17 @@ def test_only_what_was_shown_is_committed(tidelog: Command, clicks: str) -> None
     assert not set(some.lines) & set(rest.lines)
 
 
+def test_what_was_shown_before_a_bad_record_is_committed(tidelog: Command, topic: str) -> None:
+    tidelog("topics", "create", topic, "--partitions", "1")
+    tidelog("produce", topic, stdin=b"a\nb\n\xff\nd\n")
+    member = ("consume", topic, "--group", topic, "--from", "start", "--exit", "-q")
+    stopped = tidelog(*member)
+    assert (stopped.code, stopped.lines) == (1, ["a", "b"])
+    assert f"{topic}-0@2: " in stopped.err
+    assert committed(tidelog, topic) == [2]
+    assert tidelog(*member, "--skip-bad").lines == ["d"]
+
+
 def test_where_to_begin_if_nothing_is_committed(tidelog: Command, clicks: str) -> None:
     end = tidelog("consume", clicks, "--group", clicks, "--from", "end", "--exit")
     assert (end.code, end.out) == (0, "")

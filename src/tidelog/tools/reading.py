@@ -7,7 +7,7 @@ Where the records come from is a :class:`Source`: partitions that are fetched
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple, Protocol
 
 from tidelog.clock import SystemClock
@@ -111,14 +111,15 @@ class ConsumeLoop:
         return None if self._max_records is None else self._max_records - self.count
 
     def _take(self, chunk: RecordChunk) -> None:
-        """Write a line for each record; then they count as read."""
+        """Write a line for each record; then they count as read, also if a later one is bad."""
         lines: list[bytes] = []
-        offset = chunk.offset
+        offset, room = chunk.offset, self._room
         try:
-            for base_offset, records in chunk.batches:
-                offset = max(offset, base_offset)
-                offset = self._take_batch(chunk, offset, records, lines)
-                if len(lines) == self._room:
+            for next_offset, line in self._lines(chunk):
+                if line is not None:
+                    lines.append(line)
+                offset = next_offset
+                if len(lines) == room:
                     break
         finally:
             if lines:
@@ -127,28 +128,32 @@ class ConsumeLoop:
             if offset > chunk.offset:
                 self._source.written(chunk.partition, offset)
 
-    def _take_batch(
-        self, chunk: RecordChunk, offset: int, records: Iterable[Record], lines: list[bytes]
-    ) -> int:
-        """The next offset; ``lines`` grow."""
-        partition, first, end, _ = chunk
-        write, room = self._write, self._room
-        try:
-            for record in records:
-                offset = record.offset
-                if offset < first:
-                    continue
-                if (end is not None and offset >= end) or len(lines) == room:
-                    return offset
-                try:
-                    lines.append(write(partition, record))
-                except FormatError as error:
-                    self._bad(partition, offset, str(error))
-        except _BadRecordError:
-            raise
-        except ApiError as error:
-            self._bad(partition, offset, f"the batch cannot be decoded: {error}")
-        return offset + 1
+    def _lines(self, chunk: RecordChunk) -> Iterator[tuple[int, bytes | None]]:
+        """The line of each record and the offset after it; no line for what is skipped."""
+        partition, first, end, batches = chunk
+        write, offset = self._write, first
+        for base_offset, records in batches:
+            offset = max(offset, base_offset)
+            try:
+                for record in records:
+                    offset = record.offset
+                    if offset < first:
+                        continue
+                    if end is not None and offset >= end:
+                        yield offset, None
+                        return
+                    try:
+                        line = write(partition, record)
+                    except FormatError as error:
+                        self._bad(partition, offset, str(error))
+                        line = None
+                    yield offset + 1, line
+            except _BadRecordError:
+                raise
+            except ApiError as error:
+                self._bad(partition, offset, f"the batch cannot be decoded: {error}")
+            offset += 1
+            yield offset, None
 
     def _emit(self, data: bytes) -> None:
         """Write all of it.  With PYTHONUNBUFFERED a write may end early, at a signal."""
