@@ -6,7 +6,14 @@ import pytest
 
 from tidelog.client.cluster import no_topic
 from tidelog.pipeline.json_types import fields_of, read_value, schema_text
-from tidelog.pipeline.sql_text import METADATA, missing_topic, needed, quote_topics, reason
+from tidelog.pipeline.sql_text import (
+    METADATA,
+    dashed_names,
+    missing_topic,
+    needed,
+    quote_topics,
+    reason,
+)
 
 # -- the text of a query --------------------------------------------------------
 
@@ -27,10 +34,25 @@ from tidelog.pipeline.sql_text import METADATA, missing_topic, needed, quote_top
         ("select 'from' a-b, `from` a-b", "select 'from' a-b, `from` a-b"),
         ("select 'it\\'s from a-b' from a-b", "select 'it\\'s from a-b' from `a-b`"),
         ("select 'from a-b from a-b", "select 'from a-b from a-b"),
+        ("explain select 'from a-b', é from a-b", "explain select 'from a-b', é from `a-b`"),
+        (
+            "/* x */ EXPLAIN with x as (select * from a.b.c) select * from x join a-b",
+            "/* x */ EXPLAIN with x as (select * from `a.b.c`) select * from x join `a-b`",
+        ),
+        (
+            "explain formatted -- from a-b\nselect * from a-b",
+            "explain formatted -- from a-b\nselect * from `a-b`",
+        ),
+        ("show columns from a-b", "show columns from `a-b`"),
     ],
 )
 def test_topics_are_quoted(text: str, quoted: str) -> None:
     assert quote_topics(text, ["a-b", "a.b.c", "2c", "plain"]) == quoted
+
+
+@pytest.mark.parametrize("before", ["select * from", "explain select * from", "show columns from"])
+def test_names_with_dashes_are_found(before: str) -> None:
+    assert dashed_names(f"{before} no-topic") == ["no-topic"]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +70,30 @@ def test_topics_are_quoted(text: str, quoted: str) -> None:
         ("select identifier('n') from t", list(METADATA), ["word", "n"]),
         ("select avg(words), null from t -- n", [], []),
         ("  select word from t order by _offset", ["_offset"], ["word"]),
+        # What sqlglot cannot parse:
+        (
+            "select window(_timestamp, '1 hour').start, count(*), '*' from t"
+            " group by window(_timestamp, '1 hour')",
+            ["_timestamp"],
+            [],
+        ),
+        ("select _value:user:ms, N from t", ["_value"], ["n"]),
+        (
+            "with recursive r(i) max recursion level 5 as (select n from t) select i from r",
+            [],
+            ["n"],
+        ),
+        ("select cast(word as void) from t", [], ["word"]),
+        ("select cast(1 as void), * from t", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void), t.* from t", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void) from t natural join u", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void) from (table t)", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void) from (from t)", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void) union all from t", list(METADATA), ["word", "n"]),
+        ("select cast(1 as void) from t |> where true", list(METADATA), ["word", "n"]),
+        ("select cast(identifier('n') as void) from t", list(METADATA), ["word", "n"]),
+        ("from t select cast(1 as void)", list(METADATA), ["word", "n"]),
+        ("select 'not closed from t", list(METADATA), ["word", "n"]),
     ],
 )
 def test_only_what_is_named_is_read(text: str, metadata: list[str], fields: list[str]) -> None:
@@ -77,6 +123,7 @@ def test_the_nearest_topic_is_named() -> None:
         "select * from a-b where x in (select y from nowhere)",
         "select * FROM\nnowhere",
         "table nowhere",
+        "select /*+ BROADCAST(u) */ 1 from clicks u join nowhere",
     ],
 )
 def test_what_surely_is_no_topic_is_told_before_spark_starts(text: str) -> None:
@@ -105,6 +152,9 @@ def test_what_surely_is_no_topic_is_told_before_spark_starts(text: str) -> None:
         "explain select * from nowhere",
         "from clicks |> aggregate count(*) group by a |> where true",
         "select * from identifier('clicks')",
+        "select /*+ BROADCAST(u) */ u.n from clicks c join `a-b` u on true",
+        "select /*+ MERGE(c, u), MAPJOIN(s) */ 1 from clicks c join a-b u join (select 1) s",
+        "select 1 from (select /*+ BROADCASTJOIN(s) */ 1 from (select 1 from clicks) s)",
     ],
 )
 def test_what_may_be_a_table_is_left_to_spark(text: str) -> None:
@@ -151,6 +201,13 @@ def test_what_is_shown_of_an_error(said: str, shown: str) -> None:
 def test_no_whole_number_is_rounded_for_a_fraction(numbers: tuple[str, ...], kind: str) -> None:
     values = [read_value(f'{{"x": [{number}]}}'.encode()) for number in numbers]
     assert fields_of(values) == fields_of(reversed(values)) == {"x": f"array<{kind}>"}
+
+
+@pytest.mark.parametrize("number", ["1e99999999999999999999", "-1e-99999999999999999999"])
+@pytest.mark.parametrize(("other", "kind"), [("7", "double"), ("9007199254740993", "string")])
+def test_an_exponent_that_no_decimal_has(number: str, other: str, kind: str) -> None:
+    values = [read_value(f'{{"x": {text}}}'.encode()) for text in (number, other)]
+    assert fields_of(values) == {"x": kind}
 
 
 def test_types_of_json() -> None:

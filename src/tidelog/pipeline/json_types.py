@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
@@ -37,7 +37,15 @@ _DECIMAL_DIGITS, _SCALE = 38, 18
 
 def read_value(text: bytes) -> Any:
     """A JSON value with its fractions as ``Decimal``; ``ValueError`` if it is none."""
-    return json.loads(text, parse_float=Decimal)
+    return json.loads(text, parse_float=_decimal)
+
+
+def _decimal(text: str) -> Decimal:
+    """A number; not a number, if its exponent is too large for a ``Decimal``."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
 
 
 def fields_of(values: Iterable[dict[str, Any]]) -> dict[str, str]:
@@ -82,7 +90,7 @@ def _number(value: float | Decimal) -> Number:
                 return kind
         return Number.WIDE if abs(value) < 10**_DECIMAL_DIGITS else Number.HUGE
     number = Decimal(value)
-    if not number.is_finite():  # NaN and Infinity, which Python reads and JSON does not have
+    if not number.is_finite():  # also NaN and Infinity, which Python reads and JSON does not have
         return Number.FLOAT
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)

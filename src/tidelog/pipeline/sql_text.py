@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -34,6 +33,9 @@ METADATA = {
 
 _READS = ("select", "with", "from", "values", "table", "describe", "desc", "explain", "show", "(")
 _BEFORE_TABLE = frozenset({"from", "join", "table", "describe", "desc"})
+_BEFORE_QUERY = frozenset({"(", "all", "distinct", "union", "intersect", "except", "minus"})
+# With these, a query may use columns that it does not name.
+_IMPLICIT = frozenset({"*", "|>", "natural", "table", "stream", "identifier", "pivot", "unpivot"})
 _PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _TOPIC = re.compile("[A-Za-z0-9._-]+")
 
@@ -46,7 +48,19 @@ def tokens(text: str) -> list[Token]:
     """The tokens of SQL, without comments; ``SqlglotError`` if a quote is not closed."""
     from sqlglot.dialects.spark import Spark
 
-    return Spark().tokenize(text)
+    # After a word that begins a command (EXPLAIN, SHOW, CALL), sqlglot makes one string of all
+    # the rest: so that is not the first word.
+    before = "( "
+    found = Spark().tokenize(before + text)[1:]
+    for token in found:
+        token.start -= len(before)
+        token.end -= len(before)
+    return found
+
+
+def _words(text: str, found: Iterable[Token]) -> list[str]:
+    """The tokens as they are in the text, with their quotes if they have any; in lower case."""
+    return [text[token.start : token.end + 1].lower() for token in found]
 
 
 def _parsed(text: str) -> Expr | None:
@@ -100,8 +114,7 @@ def _unquoted_tables(text: str) -> Iterator[tuple[int, str]]:
     found = []
     with contextlib.suppress(SqlglotError):
         found = tokens(text)
-    for before, token in itertools.pairwise(found):
-        word = text[before.start : before.end + 1].lower()  # with its quotes, if it has any
+    for word, token in zip(_words(text, found), found[1:], strict=False):
         if word in _BEFORE_TABLE and (match := _TOPIC.match(text, token.start)):
             yield token.start, match[0]
 
@@ -141,6 +154,8 @@ def missing_topic(text: str, topics: Iterable[str]) -> str | None:
         return None
     known |= {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
+        if table.find_ancestor(exp.Hint):  # an alias
+            continue
         simple = isinstance(table.this, exp.Identifier) and not table.db
         if simple and not _is_keyword(table) and table.name.lower() not in known:
             return table.name
@@ -167,9 +182,16 @@ def needed(text: str, fields: Iterable[str]) -> tuple[list[str], list[str]]:
 
     If a column can be used without being named (``*`` and its like), all are needed.
     """
-    if _implicit(_parsed(text)):
+    from sqlglot.errors import SqlglotError
+
+    try:
+        found = tokens(text)
+    except SqlglotError:
         return list(METADATA), list(fields)
-    words = {word for token in tokens(text) for word in (token.text, *token.text.split())}
+    tree = _parsed(text)
+    if _implicit_words(_words(text, found)) if tree is None else _implicit(tree):
+        return list(METADATA), list(fields)
+    words = {word for token in found for word in (token.text, *token.text.split())}
     words = {word.lower() for word in words}
     return (
         [name for name in METADATA if name in words],
@@ -177,7 +199,19 @@ def needed(text: str, fields: Iterable[str]) -> tuple[list[str], list[str]]:
     )
 
 
-def _implicit(tree: Expr | None) -> bool:
+def _implicit_words(words: list[str]) -> bool:
+    """Whether a query that sqlglot cannot parse may use columns that it does not name."""
+    if words[:1] not in (["select"], ["with"]):
+        return True
+    for index, word in enumerate(words):
+        counted = word == "*" and words[index - 2 : index + 2] == ["count", "(", "*", ")"]
+        whole = word == "from" and words[index - 1] in _BEFORE_QUERY  # no SELECT: every column
+        if (word in _IMPLICIT and not counted) or whole:
+            return True
+    return False
+
+
+def _implicit(tree: Expr) -> bool:
     """Whether a query may use columns that it does not name; True if that is unknown."""
     from sqlglot import exp
 
