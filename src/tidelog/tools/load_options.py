@@ -15,5 +15,6 @@ def need_spark() -> None:
     """A sentence instead of a stack trace, where the extra is not installed."""
     from tidelog.java import NotInstalled, spark_extra
 
-    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "numba")):
-        raise NotInstalled(f"tidelog load needs PySpark: {spark_extra()}")
+    needed = ("pyspark", "pyarrow", "numba", "sqlglot")
+    if any(importlib.util.find_spec(name) is None for name in needed):
+        raise NotInstalled(f"tidelog load needs PySpark and sqlglot: {spark_extra()}")

@@ -19,6 +19,7 @@ from tidelog.pipeline.lake.layout import (
     renamed_fields,
     stored_columns,
 )
+from tidelog.pipeline.lake.load import Loader
 from tidelog.pipeline.lake.options import LoadOptions
 from tidelog.pipeline.lake.rewriting import rows_of_file
 from tidelog.pipeline.lake.schemas import from_spark_json
@@ -37,6 +38,10 @@ from tidelog.pipeline.schema import TYPES
         ("date(timestamp) as day, upper(a, ',') as b", ["day", "b"]),
         ("substring(`x, y`, 1, 2) as z", ["z"]),
         ("concat(a, '(', 'it\\'s') as b, ',' as `c d`, hour( timestamp )", ["b", "c d", "hour"]),
+        # Columns with names that begin a command of SQL:
+        ("show, topic", ["show", "topic"]),
+        ("call as x", ["x"]),
+        ("execute, rename as `r, s`, explain", ["execute", "r, s", "explain"]),
     ],
 )
 def test_names(text: str, names: list[str]) -> None:
@@ -131,6 +136,16 @@ def test_a_field_of_the_value_as_a_folder() -> None:
 def test_objects_and_lists_as_folders() -> None:
     assert folders("a", a=[{"b": 1}, None]) == [
         "a=%7B%22b%22%3A 1%7D", "a=__HIVE_DEFAULT_PARTITION__"]  # fmt: skip
+
+
+def test_tasks_may_have_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loader = Loader(LoadOptions(("t",), "lake", {"bootstrap.servers": "localhost:9092"}))
+    job = loader._job()
+    monkeypatch.chdir("/")
+    assert job.options.root == tmp_path / "lake"
 
 
 def rows(keys: list[str], start: int = 0, size: int = 1) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.cli import run as run_command
 from support.filling import fill
 
 import tidelog.pipeline.spark
+from tidelog.java import spark_extra
 from tidelog.pipeline.lake.ddl import parse_schema
 from tidelog.pipeline.lake.files import LakeError
 from tidelog.testing import LocalBroker
@@ -126,6 +128,17 @@ def test_no_broker_is_told_as_by_other_commands(tmp_path: Path) -> None:
         done = run_command("load", "x", "--to", str(tmp_path / "lake"), *more, bootstrap=nobody)
         assert (done.code, done.err) == (1, asked.err)
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "numba", "sqlglot"])
+def test_a_package_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.errors", None)
+    done = run_command("load", "x", "--to", str(tmp_path / "lake"), "--by", "topic")
+    assert (done.code, done.out) == (1, "")
+    assert f"tidelog load needs PySpark and sqlglot: {spark_extra()}" in done.err
 
 
 def test_an_empty_part_of_a_topic(broker: LocalBroker, topic: str, lake: Path, loads: Any) -> None:

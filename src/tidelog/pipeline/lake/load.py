@@ -332,7 +332,8 @@ class Loader:
             schema = to_spark_json(parse_schema(layout.schema))
         return WriteJob(
             self.client,
-            self.options,
+            # A task may have another working directory.
+            replace(self.options, to=str(self.options.root)),
             layout,
             self._parts,
             uuid.uuid4().hex,
