@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
+from tidelog.tools.reading import ConsumeLoop, RecordChunk
 from tidelog.tools.stop_signal import StopSignal
+from tidelog.topic_partition import TopicPartition
 
 
 def send(number: signal.Signals) -> None:
@@ -34,6 +39,60 @@ def test_a_signal_interrupts_a_wait_and_a_second_one_the_work() -> None:
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
     assert stop.exit_code == 130
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_no_signal_interrupts_a_clean_up(raising: bool) -> None:
+    with StopSignal(raising=raising) as stop:
+        with stop.cleaning_up():
+            send(signal.SIGTERM)
+            send(signal.SIGINT)
+        assert stop.exit_code == 130
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_no_signal_interrupts_the_end_of_a_resource() -> None:
+    steps = []
+
+    @contextlib.contextmanager
+    def resource() -> Iterator[str]:
+        try:
+            yield "it"
+        finally:
+            send(signal.SIGTERM)
+            steps.append("closed")
+
+    with (
+        StopSignal(raising=True) as stop,
+        pytest.raises(KeyboardInterrupt),
+        stop.closing(resource()) as entered,
+    ):
+        steps.append(entered)
+        send(signal.SIGINT)
+    assert steps == ["it", "closed"]
+
+
+def test_consume_closes_its_source_whatever_comes() -> None:
+    source = InterruptedSource()
+    ConsumeLoop(source, lambda *_: b"", io.BytesIO()).run()
+    assert source.closed
+
+
+class InterruptedSource:
+    """A signal comes while it waits, and another while it is closed."""
+
+    at_end = disconnected = closed = False
+
+    def poll(self, wait: float, room: int | None, stop: StopSignal) -> list[RecordChunk]:
+        send(signal.SIGTERM)
+        return []
+
+    def written(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def close(self) -> None:
+        send(signal.SIGTERM)
+        self.closed = True
 
 
 def test_on_signal_is_called_once_and_may_set_a_handler_that_stays() -> None:

@@ -16,6 +16,7 @@ from support.waiting import until
 from tidelog.keeper.keeper import Create
 from tidelog.keeper.zookeeper import ZooKeeper
 from tidelog.testing.ports import free_port
+from tidelog.testing.process import is_running
 
 
 def command(*options: str) -> list[str]:
@@ -80,7 +81,13 @@ async def test_an_ensemble_survives_the_death_of_one(tmp_path: Path) -> None:
         os.kill(facts["servers"][0], signal.SIGKILL)
         assert (await keeper.get("/a"))[0] == b"1"
         await keeper.close()
+        # A second signal, while it waits for a server that does not end, leaves none behind.
+        _, frozen, other = facts["servers"]
+        os.kill(frozen, signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
+        until(lambda: not is_running(other), "the other server ends")
+        process.send_signal(signal.SIGTERM)
+        os.kill(frozen, signal.SIGCONT)
         assert process.wait(100) == 0
     for server in facts["servers"]:
         until(lambda pid=server: not Path(f"/proc/{pid}").exists(), "the servers are gone")

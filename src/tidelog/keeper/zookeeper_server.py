@@ -163,6 +163,11 @@ class ZooKeeperServer:
         """Stop it cleanly; what it has acknowledged is on disk."""
         self._end(signal.SIGTERM)
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting: several stop at the same time."""
+        if self.process is not None:
+            self.process.terminate()
+
     def kill(self) -> None:
         """kill -9."""
         self._end(signal.SIGKILL)

@@ -44,7 +44,11 @@ class LocalBroker(BrokerProcess):
         return self.start()
 
     def __enter__(self) -> LocalBroker:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self.process is not None:

@@ -4,6 +4,7 @@ brokers described."""
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.options import CLUSTER, bootstrap_option, connect, json_option
 from tidelog.tools.output import Column, note, show_json, show_rows, size_text
 from tidelog.tools.pairs import pairs_option
+from tidelog.tools.stop_signal import StopSignal
 from tidelog.views.cluster import BrokerSummary, describe_cluster
 
 PORTS = click.IntRange(1, 65_500)  # room for those that follow
@@ -122,16 +124,18 @@ def _start(found: ClusterFolder) -> None:
     """Start what is down; if one process cannot be started, none of them is left running."""
     had_zookeeper = found.zookeeper_runs
     down = [broker for broker in found.brokers.values() if not found.runs(broker)]
-    try:
-        found.start_zookeeper()
-        found.start(down)
-    except BaseException as error:
-        found.stop(down)
-        if not had_zookeeper:
-            found.stop_zookeeper()
-        if isinstance(error, SettingError):
-            raise SettingError(f"{error}\nwhat was started is stopped again") from error
-        raise
+    with StopSignal(signal.SIGINT, raising=True) as stop:
+        try:
+            found.start_zookeeper()
+            found.start(down)
+        except BaseException as error:
+            with stop.cleaning_up():
+                found.stop(down)
+                if not had_zookeeper:
+                    found.stop_zookeeper()
+            if isinstance(error, SettingError):
+                raise SettingError(f"{error}\nwhat was started is stopped again") from error
+            raise
 
 
 @cluster.command()

@@ -88,20 +88,27 @@ def demo(
                 click.echo("\nstopped; the data is gone with it", err=True)
 
     # However the demo ends, it must not leave its brokers behind.
-    with StopSignal(signal.SIGTERM, signal.SIGHUP, raising=True):
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with StopSignal(*numbers, raising=True) as stop:
         if cluster:
             from tidelog.tools.demo_cluster import lose_a_leader
 
-            lose_a_leader(say, events, seed, clock, end)
+            lose_a_leader(say, events, seed, clock, stop, end)
         else:
-            _one_broker(say, events, seed, spark, clock, end)
+            _one_broker(say, events, seed, spark, clock, stop, end)
 
 
 def _one_broker(
-    say: Account, events: int, seed: int, spark: bool, clock: Clock, end: Callable[[str], None]
+    say: Account,
+    events: int,
+    seed: int,
+    spark: bool,
+    clock: Clock,
+    stop: StopSignal,
+    end: Callable[[str], None],
 ) -> None:
     begun = clock.monotonic()
-    with LocalBroker() as broker:
+    with stop.closing(LocalBroker()) as broker:
         say.title(
             f"tidelog demo: a broker, {plural(events, 'search event')}, and what becomes of them"
         )

@@ -31,6 +31,7 @@ from tidelog.tools.demo_events import (
     ready_producer,
     search_events,
 )
+from tidelog.tools.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from tidelog.tools.demo import Account
@@ -47,12 +48,18 @@ _LOOK_SECONDS = 0.02
 
 
 def lose_a_leader(
-    say: Account, events: int, seed: int, clock: Clock, stay: Callable[[str], None]
+    say: Account,
+    events: int,
+    seed: int,
+    clock: Clock,
+    stop: StopSignal,
+    stay: Callable[[str], None],
 ) -> None:
     """The demo; ``stay`` is called with the address before the cluster goes."""
     begun = clock.monotonic()
     say.title("tidelog demo: three brokers, a stream of events, and a leader that dies")
-    with LocalCluster(BROKERS, _SETTINGS) as local, _client(local) as cluster:
+    running = stop.closing(LocalCluster(BROKERS, _SETTINGS))
+    with running as local, _client(local) as cluster:
         ready = f"ZooKeeper and {plural(BROKERS, 'broker')} ready after"
         facts = {"bootstrap": local.bootstrap, "data": str(local.data)}
         say("cluster", f"{ready} {clock.monotonic() - begun:.1f} s", **facts)

@@ -83,7 +83,8 @@ class ConsumeLoop:
             except KeyboardInterrupt:
                 pass
             finally:
-                self._source.close()
+                with stop.cleaning_up():
+                    self._source.close()
 
     def _run(self, stop: StopSignal) -> None:
         idle = self._idle_seconds

@@ -5,9 +5,12 @@
             with stop.raising():
                 wait()
             work()
+        with stop.cleaning_up():
+            close()
 
 A signal is noted and the work goes on to where it may stop; while a command only waits
 (:meth:`StopSignal.raising`) it raises KeyboardInterrupt at once, and so does a second signal.
+Once the clean-up has begun none does: it would leave processes behind, or a group not left.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class StopSignal:
@@ -40,6 +46,7 @@ class StopSignal:
         self._raising = raising
         self._on_signal = on_signal
         self._exit_at_second = exit_at_second
+        self._cleaning_up = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __bool__(self) -> bool:
@@ -56,6 +63,8 @@ class StopSignal:
             os._exit(self.exit_code)
         if not second and self._on_signal is not None:
             self._on_signal()
+        if self._cleaning_up:
+            return
         if self._raising or (second and self._on_signal is None):
             raise KeyboardInterrupt
 
@@ -67,6 +76,27 @@ class StopSignal:
             yield
         finally:
             self._raising = before
+
+    @contextlib.contextmanager
+    def cleaning_up(self) -> Iterator[None]:
+        """While this is entered, no signal raises."""
+        self._cleaning_up = True
+        try:
+            yield
+        finally:
+            self._cleaning_up = False
+
+    @contextlib.contextmanager
+    def closing(self, resource: AbstractContextManager[T]) -> Iterator[T]:
+        """Enter a resource; while it is left, no signal raises."""
+        try:
+            with resource as entered:
+                try:
+                    yield entered
+                finally:
+                    self._cleaning_up = True
+        finally:
+            self._cleaning_up = False
 
     def install(self) -> None:
         """Set the handlers; again, if a library has put its own in their place."""

@@ -47,8 +47,11 @@ def zookeeper(data: str, port: int, host: str, three: bool, as_json: bool) -> No
             _announce(servers, data, as_json)
             _watch(servers, stop)
         finally:
-            for server in servers:
-                server.stop()
+            with stop.cleaning_up():
+                for server in servers:
+                    server.terminate()
+                for server in servers:
+                    server.stop()
     if not as_json:
         click.echo("stopped: everything is on disk")
 
