@@ -87,10 +87,14 @@ class BrokerProcess(ABC):
         if not poll.poll(_READY_SECONDS * 1000):
             problem = f"{self.name} is not ready after {_READY_SECONDS} s"
         elif line := self.process.stdout.readline():
-            self.port = json.loads(line)["port"]
-            if self._outlives_us:
-                self.process.stdout.close()
-            return
+            try:
+                self.port = json.loads(line)["port"]
+            except (ValueError, KeyError, TypeError):
+                problem = f"{self.name} announced itself with {line.strip()!r}, and not with JSON"
+            else:
+                if self._outlives_us:
+                    self.process.stdout.close()
+                return
         else:
             problem = f"{self.name} did not start"
         self.kill()

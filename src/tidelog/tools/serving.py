@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import os
+import sys
 
 import click
 
@@ -37,7 +38,7 @@ async def _serve(settings: Settings, as_json: bool) -> None:
     if not await _started(broker, stop):
         return
     _calm_the_collector()
-    _announce(broker, as_json)
+    _announce_if_read(broker, as_json)
     stopping = asyncio.create_task(stop.wait())
     failing = asyncio.create_task(broker.stopped())
     await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +76,18 @@ def _calm_the_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def _announce_if_read(broker: Broker, as_json: bool) -> None:
+    """The process that has launched us may be gone: a broker does not depend on its output."""
+    try:
+        _announce(broker, as_json)
+    except BrokenPipeError:
+        logging.warning("standard output cannot be written: its reader has closed it")
+        # What is still buffered goes nowhere, so that nothing complains at exit.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _announce(broker: Broker, as_json: bool) -> None:
