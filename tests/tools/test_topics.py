@@ -9,6 +9,7 @@ from support.cli import Command, run
 
 from tidelog.client import admin
 from tidelog.client.cluster import Cluster
+from tidelog.client.connection import BrokerUnreachable
 from tidelog.client.partitions import in_requests
 from tidelog.errors import ApiError
 from tidelog.new_topic import NewTopic
@@ -159,6 +160,28 @@ def test_bad_topics_are_refused(
 def test_an_assignment_gives_the_number_of_partitions(tidelog: Command, topic: str) -> None:
     result = tidelog("topics", "create", topic, "--assignment", "0,0,0")
     assert result.out == f"{topic} created: 3 partitions, 1 replica\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_was_altered_before_a_broker_was_lost_is_shown(
+    tidelog: Command, topic: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{topic}-{letter}" for letter in "abc"]
+    tidelog("topics", "create", *names)
+    grow = admin.grow_topic
+
+    def lost(cluster: Cluster, name: str, *args: Any, **more: Any) -> None:
+        if name == names[1]:
+            raise BrokerUnreachable("the broker is gone")
+        grow(cluster, name, *args, **more)
+
+    monkeypatch.setattr(admin, "grow_topic", lost)
+    altered = tidelog("topics", "alter", *names, "--partitions", "2", *options)
+    assert (altered.code, altered.err) == (1, "Error: the broker is gone\n")
+    if options:
+        assert altered.json == [{"name": names[0], "altered": True, "error": None}]
+    else:
+        assert altered.out == f"{names[0]} altered\n"
 
 
 def test_alter(tidelog: Command, topic: str) -> None:

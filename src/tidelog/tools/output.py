@@ -69,6 +69,12 @@ R = TypeVar("R", bound=Result)
 
 def show_results(results: Sequence[R], as_json: bool, text: Callable[[R], str]) -> NoReturn:
     """What became of each; ends the command, with exit code 1 if one has failed."""
+    show_each(results, as_json, text)
+    sys.exit(1 if any(result.error for result in results) else 0)
+
+
+def show_each(results: Sequence[R], as_json: bool, text: Callable[[R], str]) -> None:
+    """What became of each."""
     if as_json:
         show_json(results)
     for result in results:
@@ -76,7 +82,6 @@ def show_results(results: Sequence[R], as_json: bool, text: Callable[[R], str]) 
             complain(result.error)
         elif not as_json:
             click.echo(text(result))
-    sys.exit(1 if any(result.error for result in results) else 0)
 
 
 def show_json(value: Any) -> None:

@@ -20,7 +20,7 @@ from tidelog.tools.command_group import CommandGroup
 from tidelog.tools.elect import elect
 from tidelog.tools.explain_compaction import explain_compaction
 from tidelog.tools.options import bootstrap_option, confirm, connect, json_option, yes_option
-from tidelog.tools.output import Column, show, show_results, warn
+from tidelog.tools.output import Column, show, show_each, show_results, warn
 from tidelog.tools.pairs import pairs_option
 from tidelog.tools.reassign import reassign
 from tidelog.tools.topics_describe import describe
@@ -207,6 +207,10 @@ def alter(
         raise click.UsageError("--assignment is for new partitions: add --partitions")
     brokers = _parse_assignment(assignment) if assignment else None
     report: list[AlteredTopic] = []
+
+    def text(row: AlteredTopic) -> str:
+        return f"{row.name} could be altered" if validate_only else f"{row.name} altered"
+
     with connect(bootstrap) as cluster:
         for name in dict.fromkeys(names):
             try:
@@ -220,11 +224,12 @@ def alter(
                     )
                 report.append(AlteredTopic(name, not validate_only))
             except BrokerUnreachable:
+                if report:  # what is done already
+                    show_each(report, as_json, text)
                 raise
             except ApiError as error:
                 report.append(AlteredTopic(name, False, error.message))
-    verb = "could be altered" if validate_only else "altered"
-    show_results(report, as_json, lambda row: f"{row.name} {verb}")
+    show_results(report, as_json, text)
 
 
 @topics.command()
