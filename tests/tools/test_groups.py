@@ -265,6 +265,9 @@ def test_who_is_waited_for(broker: LocalBroker, tidelog: Command, topic: str) ->
         assert waits == {old.member_id: True, first.member_id: False}
         assert [row["partitions"] for row in found["members"]] == [None, None]
         assert f"waiting for {old.member_id} (client " in tidelog("groups", "explain", topic).out
+        explained = tidelog("groups", "explain", topic, "--json").json["members"]
+        assert {row["member"]: row["waited_for"] for row in explained} == waits
+        assert all("partitions" not in row for row in explained), "not known here"
         for command in ("reset --to start", "delete"):
             refused = tidelog("groups", *command.split(), topic, "--yes")
             assert f"has 2 members: stop its consumers first: {old.member_id} (" in refused.err

@@ -223,9 +223,13 @@ def _member(member: GroupMember, status: MemberStatus | None) -> MemberDescripti
         partitions,
         status.waited_for if status else None,
         status.away if status else None,
-        status.silent_ms if status and status.silent_ms >= 0 else None,
-        status.expires_in_ms if status and status.expires_in_ms >= 0 else None,
+        _known(status.silent_ms) if status else None,
+        _known(status.expires_in_ms) if status else None,
     )
+
+
+def _known(milliseconds: int) -> int | None:
+    return milliseconds if milliseconds >= 0 else None
 
 
 def removed_offsets(status: ExplainGroupResponse | None) -> list[LostOffset]:
@@ -250,13 +254,27 @@ class HistoryEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class CurrentMember:
+    """A member; which partitions it has, the history does not say."""
+
+    member: str
+    instance: str | None
+    client: str
+    host: str
+    waited_for: bool
+    away: bool
+    silent_ms: int | None
+    expires_in_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupHistory:
     """What happened to a group, and who its members are."""
 
     group: str
     generation: int | None = None
     events: list[HistoryEvent] = field(default_factory=list)
-    members: list[MemberDescription] = field(default_factory=list)
+    members: list[CurrentMember] = field(default_factory=list)
     removed_offsets: list[LostOffset] = field(default_factory=list)
     error: str | None = None
 
@@ -270,9 +288,15 @@ def group_history(name: str, found: ExplainGroupResponse) -> GroupHistory:
             for row in found.events
         ],
         [
-            _member(
-                GroupMember(row.member_id, row.instance_id, row.client_id, row.client_host, None),
-                row,
+            CurrentMember(
+                row.member_id,
+                row.instance_id,
+                row.client_id,
+                row.client_host,
+                row.waited_for,
+                row.away,
+                _known(row.silent_ms),
+                _known(row.expires_in_ms),
             )
             for row in found.members
         ],
