@@ -82,6 +82,7 @@ def test_what_would_go(idle: LocalBroker, topic: str) -> None:
     with create(idle, topic) as client:
         fill(client, topic, 30)
         (part,) = explained(idle, topic)["partitions"]
+        assert "  max.compaction.lag.ms=no limit" in shown(idle, topic).lines
     files = sorted((idle.data / f"{topic}-0").glob("*.log"))
     assert part["segments"] == len(files) > 3
     assert part["active_segment"] == int(files[-1].stem)

@@ -23,6 +23,7 @@ from tidelog.client.partitions import extents
 from tidelog.clock import SystemClock
 from tidelog.errors import ApiError, ErrorCode
 from tidelog.settings import LogConfig, Settings
+from tidelog.settings_table import LONG_MAX
 from tidelog.text import plural
 from tidelog.tools.formats import ENCODING_ALIASES
 from tidelog.tools.options import Choice, bootstrap_option, connect, json_option
@@ -45,6 +46,7 @@ _SETTINGS = (
     "cleanup.policy", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
     "max.compaction.lag.ms", "delete.retention.ms", "segment.bytes", "segment.ms",
 )  # fmt: skip
+_NO_LIMIT = (str(LONG_MAX), "-1")
 _FETCH_BYTES = 4 * 1024 * 1024
 _LAST_WITH_NAMES = 12  # from Fetch 13 on, topics go by their ids
 
@@ -248,7 +250,8 @@ def explain_compaction(
         return
     click.secho(topic, bold=True)
     for name in _SETTINGS:
-        click.echo(f"  {name}={settings.get(name)}")
+        value = settings.get(name)
+        click.echo(f"  {name}={'no limit' if value in _NO_LIMIT else value}")
     _show(reports, config)
     if versions:
         click.echo(f"\nRecords of key {key!r}:")
