@@ -189,6 +189,14 @@ def test_wrong_options(
     assert "Traceback" not in result.err
 
 
+def test_a_partition_that_is_not_there_is_refused_before_the_first_line(
+    tidelog: Command, topic: str
+) -> None:
+    refused = tidelog("produce", topic, "-p", "99")
+    problem = f"topic '{topic}' has 1 partition, so there is no partition 99"
+    assert (refused.code, refused.err) == (1, f"Error: {problem}\n")
+
+
 def test_topics_that_cannot_be(strict_broker: LocalBroker, topic: str) -> None:
     where = strict_broker.bootstrap
     missing = run("produce", topic, bootstrap=where, stdin="v\n")

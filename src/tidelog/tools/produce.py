@@ -155,6 +155,8 @@ def produce(
     interactive = source.isatty() and not quiet
     sender = _Sender(topic, settings, sync)
     partitions = _check_topic(bootstrap, topic, settings)
+    if problem := _no_partition(topic, partitions, partition):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, problem)
     sender.start()
     code, stopped_at = 0, None
     with StopSignal(raising=True) as stop:
@@ -162,15 +164,11 @@ def produce(
             for number, line in _read(source, interactive):
                 try:
                     record = lines.read(line)
-                    chosen = (
-                        record.partition if partition is None and not repartition else partition
-                    )
-                    if chosen is not None and partitions is not None and chosen >= partitions:
-                        ignore = "; --repartition ignores it" if partition is None else ""
-                        raise ValueError(
-                            f"topic {topic!r} has {plural(partitions, 'partition')}, "
-                            f"so there is no partition {chosen}{ignore}"
-                        )
+                    chosen = partition
+                    if chosen is None and not repartition:
+                        chosen = record.partition
+                        if problem := _no_partition(topic, partitions, chosen):
+                            raise ValueError(f"{problem}; --repartition ignores it")
                 except ValueError as error:
                     code = 1
                     if interactive:
@@ -189,6 +187,15 @@ def produce(
     if not quiet:
         sender.report(as_json, stopped_at)
     sys.exit(1 if sender.failed else code)
+
+
+def _no_partition(topic: str, partitions: int | None, chosen: int | None) -> str:
+    """Why a record cannot go to a partition; "" if it can, or if that is not known."""
+    if chosen is None or partitions is None or chosen < partitions:
+        return ""
+    return (
+        f"topic {topic!r} has {plural(partitions, 'partition')}, so there is no partition {chosen}"
+    )
 
 
 def _before(number: int) -> str:
