@@ -12,10 +12,11 @@ from support.waiting import comes_true
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.standalone import KEEPER_JOURNAL
-from tidelog.errors import ErrorCode
+from tidelog.controller.store import Store
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.embedded import EmbeddedKeeper
-from tidelog.keeper.keeper import Create
+from tidelog.keeper.keeper import Create, NotWritten
 from tidelog.keeper.registry import PRODUCER_ID_BLOCK
 from tidelog.new_topic import NewTopic
 from tidelog.testing import LocalBroker
@@ -135,3 +136,39 @@ def test_producer_ids_go_beyond_those_in_the_logs(cluster: Cluster) -> None:
     assert (cluster.path / "journal").stat().st_size == size
     cluster.restart()
     assert run(cluster.registry.allocate_producer_ids(3))[0] == 4712 + PRODUCER_ID_BLOCK
+
+
+async def test_a_topic_is_marked_until_its_logs_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash in between would leave logs of no known topic."""
+    found: list[bool] = []
+
+    async def remove(store: Store, names: Any) -> None:
+        found.append(("t", 0) in broker.manager.logs)
+        await before(store, names)
+
+    before = Store.remove_deletion_marks
+    async with Broker(settings(tmp_path)) as broker:
+        await broker.controller.create_topic(NewTopic("t", 3))
+        monkeypatch.setattr(Store, "remove_deletion_marks", remove)
+        await broker.controller.delete_topic("t")
+    assert found == [False]
+
+
+async def test_a_mark_that_could_not_be_removed_does_not_delete_the_next_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise NotWritten("no space")
+
+    async with Broker(settings(tmp_path)) as broker:
+        await broker.controller.create_topic(NewTopic("t", 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "remove_deletion_marks", fail)
+            with pytest.raises(ApiError):
+                await broker.controller.delete_topic("t")
+        await broker.controller.create_topic(NewTopic("t", 1))
+    async with Broker(settings(tmp_path)) as broker:
+        assert "t" in broker.metadata.topics
+        assert ("t", 0) in broker.manager.logs

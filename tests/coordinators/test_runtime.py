@@ -119,7 +119,7 @@ async def test_a_write_that_no_batch_can_hold_goes_into_several():
     """All offsets of a group, for example; it is done when the last one is."""
     writer = Writer()
     done = []
-    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append)
+    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append, in_one_batch=False)
     await asyncio.sleep(0)
     assert writer.leader.batches == [5, 5, 2]
     writer.partition.replicated_to(10)
@@ -130,10 +130,18 @@ async def test_a_write_that_no_batch_can_hold_goes_into_several():
     writer.partition.replicated_to(13)
     assert await writer.hear(1) == [("next", ErrorCode.NONE)]
     assert done == [ErrorCode.NONE]
-    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append)
+    writer.writer.write([(b"key", bytes(100_000), ())] * 12, done.append, in_one_batch=False)
     await asyncio.sleep(0)
     writer.writer.close(ErrorCode.NOT_COORDINATOR)
     assert done == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_a_commit_is_one_batch_however_large_it_is():
+    """Half of the offsets of a commit must not be there after an error."""
+    writer = Writer()
+    writer.writer.write([(b"key", bytes(100_000), ())] * 12, lambda error: None)
+    await asyncio.sleep(0)
+    assert writer.leader.batches == [12]
 
 
 async def test_replicas_that_are_too_slow():

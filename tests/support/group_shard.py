@@ -28,7 +28,7 @@ class Log:
         if deadline is not None:
             self.deadlines[key] = deadline
 
-    def write(self, encoded, done):
+    def write(self, encoded, done, *, in_one_batch=True):
         self.waiting.append((encoded, done))
 
     def store(self, error=ErrorCode.NONE, *, late=False):

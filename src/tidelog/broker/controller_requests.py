@@ -170,7 +170,7 @@ class ControllerRequests:
             self._broker.fetchers.release()
         if request.type in (PART, FULL):
             logs = self._broker.manager.logs
-            self._mentioned |= {key for key in wanted if key in logs}
+            self._mentioned |= {key for key in wanted if key in logs or key not in errors}
         if request.type == FULL:
             rest = [key for key in logs if key not in self._mentioned]
             self._broker.replicas.keep_only(self._mentioned | await self._checks.still_ours(rest))
@@ -191,7 +191,9 @@ class ControllerRequests:
                 index = row.partition_index
                 code = errors.get((topic.name, index), ErrorCode.NONE)
                 if not code:
-                    defer = opened >= _AT_ONCE and (topic.name, index) not in logs
+                    # In a cluster the controller is to know at once what the disk does not take.
+                    new = (topic.name, index) not in logs
+                    defer = self._broker.standalone and new and opened >= _AT_ONCE
                     code = self._broker.take_partition(
                         topic, index, _partition_info(row), defer=defer
                     )

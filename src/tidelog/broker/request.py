@@ -7,6 +7,7 @@ leave in the order of the requests whatever order they become known in.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.registry import Api
+
+log = logging.getLogger(__name__)
 
 _LONGEST_CLIENT_ID = 1000  # it goes into records and answers, where a string has 32767 bytes
 
@@ -99,6 +102,8 @@ class Request:
 
     def reply(self, message: Message) -> None:
         """Answer, now or in the place that was kept."""
+        if self.answered:
+            return
         if code := message.__dict__.get("error_code"):
             self.stats.failed(code)
         try:
@@ -122,14 +127,20 @@ class Request:
                 _FOR_THE_OPERATOR[code],
                 f"{self.connection.peer}: group {group!r}: {text}; refused",
             )
-        answer = api.failed(message, version, code, text)
-        if answer is None:
-            self.connection.hang_up(f"a {api.name} that gets no answer failed")
-        else:
-            self.send([encode_response(answer, version, self.correlation_id)])
+        try:
+            answer = api.failed(message, version, code, text)
+            if answer is None:
+                self.connection.hang_up(f"a {api.name} that gets no answer failed")
+            else:
+                self.send([encode_response(answer, version, self.correlation_id)])
+        except Exception:
+            log.exception("%s v%d cannot be answered", api.name, version)
+            self.connection.close("internal error")
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Answer with an encoded message."""
+        if self.answered:
+            return
         self.answered = True
         if self.pending is not None:
             self.pending.complete(chunks)
@@ -155,3 +166,7 @@ class Deferred(Pending):
             request.pending = None  # no cycle: what the request holds may be large
             request.stats.served(request.arrived)
             super().complete(chunks)
+
+    def cancel(self) -> None:
+        self.request.pending = None  # no cycle here either
+        self.request.answered = True  # there is no client any more

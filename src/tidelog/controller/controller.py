@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidelog.clock import Clock
@@ -61,6 +61,8 @@ class Controller:
         # Partitions that brokers cannot write.  Not in the tree: a new controller asks them again.
         self._cannot_write: dict[int, frozenset[Key]] = {}
         self.metadata = ClusterMetadata()
+        # Waits until the broker that the controller runs on has done what was published.
+        self.carried_out_here: Callable[[], Awaitable[None]] = _at_once
 
     @property
     def epoch(self) -> int:
@@ -160,6 +162,8 @@ class Controller:
         if doomed:
             await self._store.delete_topics(doomed)
             self._change(self.metadata.without_topics(doomed.keys()))
+            # After a crash in between, the next start deletes the logs of what is marked.
+            await self.carried_out_here()
             await self._store.remove_deletion_marks(doomed)
         return answers
 
@@ -413,3 +417,7 @@ class Controller:
 
 def _names(brokers: Collection[int]) -> str:
     return ", ".join(map(str, sorted(brokers)))
+
+
+async def _at_once() -> None:
+    """There is nothing to wait for."""

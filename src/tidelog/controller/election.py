@@ -164,11 +164,14 @@ class Election:
                 self._stop_deciding()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            except Exception:
+            except Exception as error:
                 # A znode that makes no sense, or a bug of ours; another broker may do better.
                 log.exception("cannot be controller")
                 self._stop_deciding()
                 await self._withdraw()
+                if self._host.standalone and not self._requests.informed.is_set():
+                    self._host.fail(error)
+                    return
                 await asyncio.sleep(_AFTER_BUG_SECONDS)
                 continue
             await self._look_again.wait()
@@ -187,6 +190,7 @@ class Election:
         await controller.elect(host.broker_id)
         log.info("controller, epoch %d", controller.epoch)
         propagation.epoch = controller.epoch
+        controller.carried_out_here = propagation.carried_out_here
         try:
             await controller.load(host.metadata.cluster_id, host.broker_id, self._log_epochs())
         except BaseException:

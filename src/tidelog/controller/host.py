@@ -20,6 +20,10 @@ class ControllerHost(Protocol):
     def broker_id(self) -> int: ...
 
     @property
+    def standalone(self) -> bool:
+        """Is it the only broker, without ZooKeeper?"""
+
+    @property
     def clock(self) -> Clock: ...
 
     @property

@@ -16,6 +16,8 @@ from tidelog.controller.store import Key
 from tidelog.metadata import BrokerInfo, ClusterMetadata, TopicInfo
 
 _LOOK_SECONDS = 0.01
+_SHORT_SECONDS = 0.001  # a local call
+_LOOKS = 1_000
 
 
 class Propagation:
@@ -73,6 +75,14 @@ class Propagation:
         """Wait until every broker has everything."""
         while any(channel.busy for channel in self._channels.values()):
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def carried_out_here(self) -> None:
+        """Wait until our own broker has carried out what was published, for a moment at most."""
+        own = self._channels.get(self._host.broker_id)
+        for _ in range(_LOOKS):
+            if own is None or not own.busy:
+                return
+            await asyncio.sleep(_SHORT_SECONDS)
 
     def close(self) -> None:
         self._closed = True

@@ -9,7 +9,7 @@ a crash in between leaves is completed by the next controller (see ``Controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidelog.clock import Clock
@@ -40,6 +40,7 @@ class Store:
         self._clock = clock
         self._fence = Check(paths.CONTROLLER_EPOCH, -1)
         self.epoch = 0
+        self._marks: set[str] = set()  # deletion marks that we have written
 
     async def elect(self, broker_id: int) -> None:
         """Make a broker the controller: its znode and the next epoch, both or neither.
@@ -72,8 +73,14 @@ class Store:
 
     # -- topics -----------------------------------------------------------------
 
-    async def create_topics(self, topics: Iterable[TopicInfo]) -> None:
-        await self._write([op for topic in topics for op in new_topic(topic, self.epoch)])
+    async def create_topics(self, topics: Collection[TopicInfo]) -> None:
+        operations: list[Operation] = []
+        for topic in topics:
+            if topic.name in self._marks:  # it was deleted, and the mark could not be removed
+                operations.append(Delete(paths.deletion(topic.name)))
+            operations += new_topic(topic, self.epoch)
+        await self._write(operations)
+        self._marks -= {topic.name for topic in topics}
 
     async def add_partitions(self, topic: TopicInfo, first: int) -> None:
         """A topic has new partitions, from ``first`` on."""
@@ -108,6 +115,7 @@ class Store:
                     operations.append(Delete(paths.partition_state(topic.name, i)))
                     operations.append(Delete(paths.partition(topic.name, i)))
         await self._write(operations)
+        self._marks |= doomed.keys()
         # The rest recursively: a crash may have left a topic with some of its znodes.
         operations = [Delete(paths.topic(name), recursive=True) for name in doomed]
         operations += [Delete(path) for path in configs if path in known]
@@ -115,6 +123,7 @@ class Store:
 
     async def remove_deletion_marks(self, names: Iterable[str]) -> None:
         await self._write([Delete(paths.deletion(name)) for name in sorted(names)])
+        self._marks.difference_update(names)
 
     # -- partitions -------------------------------------------------------------
 

@@ -72,10 +72,13 @@ class PartitionWriter:
 
     # -- writing ----------------------------------------------------------------
 
-    def write(self, records: Sequence[EncodedRecord], done: Done) -> None:
+    def write(
+        self, records: Sequence[EncodedRecord], done: Done, *, in_one_batch: bool = True
+    ) -> None:
         """Append records; ``done`` is called when they are committed, or with the reason why not.
 
-        All or none of them; more than a batch can hold go into several.
+        In one batch all or none of them are written; otherwise they may go into several, and after
+        an error some may be written.
         """
         if self.closed:
             done(ErrorCode.NOT_COORDINATOR)
@@ -84,7 +87,7 @@ class PartitionWriter:
             # Requests that arrive together share a batch.
             asyncio.get_running_loop().call_soon(self._flush)
         size = sum(map(size_of, records))
-        if size <= BATCH_BYTES:
+        if in_one_batch or size <= BATCH_BYTES:
             self._queue.append((records, size, done))
             return
         pieces = _split(records)

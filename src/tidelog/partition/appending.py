@@ -8,6 +8,7 @@ in sync have everything (``acknowledgement.py``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from tidelog.clock import Clock
@@ -27,6 +28,8 @@ from tidelog.partition.validation import (
 )
 from tidelog.wire.batch import stamp_append_time
 from tidelog.wire.hot import Produced, ProduceRows, TopicRef
+
+log = logging.getLogger(__name__)
 
 _new_tuple = tuple.__new__  # half the time of Produced(...)
 
@@ -70,7 +73,9 @@ class Appender:
             return refused(index, error)
         log = partition.log
         if acks == ALL_ACKS and last_offset >= log.high_watermark:
-            waiting[topic, index] = Unacknowledged(leader, last_offset)
+            before = waiting.get((topic, index))  # if the request names a partition twice
+            if before is None or before.last_offset < last_offset:
+                waiting[topic, index] = Unacknowledged(leader, last_offset)
         start = log.log_start_offset
         return _new_tuple(Produced, (index, 0, base_offset, append_time, start, None, ()))
 
@@ -185,12 +190,17 @@ class DelayedProduce:
 
     def _finish(self) -> None:
         """Answer as things are: what is not committed by now has timed out."""
-        self._complete(
-            [
+        complete, self._complete = self._complete, _ignore  # no cycle is left
+        try:
+            results = [
                 (topic, [self._acknowledged(topic, result) for result in partitions])
                 for topic, partitions in self._results
             ]
-        )
+        except Exception:
+            log.exception("a Produce cannot be acknowledged")
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            results = [(t, [Produced(r.partition, code) for r in rs]) for t, rs in self._results]
+        complete(results)
 
     def _acknowledged(self, topic: TopicRef, result: Produced) -> Produced:
         batch = self._waiting.get((topic, result.partition))
@@ -198,3 +208,7 @@ class DelayedProduce:
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and isinstance(topic, bytes):
             error = ErrorCode.UNKNOWN_TOPIC_ID
         return Produced(result.partition, error) if error else result
+
+
+def _ignore(results: Results) -> None:
+    """It is complete."""

@@ -117,7 +117,12 @@ async def wait_until(
 ) -> None:
     """Wait as a delayed operation, in a coroutine."""
     completed = asyncio.get_running_loop().create_future()
-    operation = DelayedOperation(done, lambda: completed.set_result(None))
+
+    def complete() -> None:
+        if not completed.done():  # it may be cancelled
+            completed.set_result(None)
+
+    operation = DelayedOperation(done, complete)
     operation.watch(partitions, timeout_ms)
     try:
         await completed

@@ -25,6 +25,7 @@ from tidelog.settings import Settings
 from tidelog.wire.hot import Fetched, FetchHead, FetchRow, TopicRef, diverging_tag
 
 _NEAR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_SEVERAL_SEGMENTS = -1
 _READ_COMMITTED = 1
 
 
@@ -92,6 +93,7 @@ class Fetch:
         "_request",
         "_results",
         "_session",
+        "_sizes",
         "_wanted",
     )
 
@@ -112,6 +114,7 @@ class Fetch:
         self._leader_only = leader_only
         self._partitions: list[Partition | None] = [None] * len(wanted)
         self._results: list[Fetched] = []
+        self._sizes: list[int | None] = [None] * len(wanted)  # see _available
         self._bytes = 0
         self._failed = False  # there is something to answer at once
         self._committed_only = request.isolation_level == _READ_COMMITTED
@@ -150,6 +153,7 @@ class Fetch:
             result = before[i] if before else None
             if result is None or self._has_changed(i, result):
                 result = self._read(i, wanted, left)
+                self._sizes[i] = None
             self._results.append(result)
             if result.records is not None:
                 size = len(result.records)
@@ -173,19 +177,26 @@ class Fetch:
         partition with more than one segment to read is reason enough to answer.
         """
         total = 0
-        for wanted, partition in zip(self._wanted, self._partitions, strict=True):
+        for i, partition in enumerate(self._partitions):
             if partition is None or (self._follower is not None and self._is_throttled(partition)):
                 continue
-            log = partition.log
-            if self._follower is not None:
-                end = log.end_offset
-            else:
-                end = log.last_stable_offset if self._committed_only else log.high_watermark
-            size = log.available(wanted.offset, end, wanted.max_bytes)
+            size = self._sizes[i]
             if size is None:
+                size = self._sizes[i] = self._size(partition, self._wanted[i])
+            if size == _SEVERAL_SEGMENTS:
                 return least
             total += size
         return total
+
+    def _size(self, partition: Partition, wanted: FetchRow) -> int:
+        """How many bytes of a partition could be read."""
+        log = partition.log
+        if self._follower is not None:
+            end = log.end_offset
+        else:
+            end = log.last_stable_offset if self._committed_only else log.high_watermark
+        size = log.available(wanted.offset, end, wanted.max_bytes)
+        return _SEVERAL_SEGMENTS if size is None else size
 
     def _has_changed(self, i: int, result: Fetched) -> bool:
         partition = self._partitions[i]

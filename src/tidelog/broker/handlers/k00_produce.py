@@ -196,12 +196,15 @@ class _Deferred(Deferred):
             self._encode(results)
 
     def _encode(self, results: Results) -> None:
+        self._delayed = None  # no cycle: it refers to this method, and to the log
         request = self.request
         self.complete([encode_produce_response(request.version, request.correlation_id, results)])
 
     def cancel(self) -> None:
+        super().cancel()
         if self._delayed is not None:
             self._delayed.cancel()
+            self._delayed = None
         # What a client has sent with acks=0 it takes for written, also when it is gone.
         task = self._task
         if task is not None and not (self._acks == 0 and self._offload.keep(task, self._size)):

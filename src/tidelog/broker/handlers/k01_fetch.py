@@ -64,5 +64,6 @@ class _Deferred(Deferred):
         self.complete(answer)  # type: ignore[arg-type]
 
     def cancel(self) -> None:
+        super().cancel()
         if self.chunks is None:
             self._work.cancel()

@@ -320,7 +320,7 @@ class GroupManager:
     def append(
         self, records: Iterable[CoordinatorRecord], done: Callable[[ErrorCode], None]
     ) -> None:
-        self._writer.write([SERDE.encode(record) for record in records], done)
+        self._writer.write([SERDE.encode(record) for record in records], done, in_one_batch=False)
 
 
 def _is_empty(group: ClassicGroup) -> bool:
