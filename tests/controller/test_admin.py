@@ -75,3 +75,28 @@ async def test_a_broker_that_is_elected_while_it_asks_for_the_controller() -> No
     async with asyncio.timeout(20):
         await Admin(broker, unused, unused, election).delete_topic("t")
     assert done == ["t"]
+
+
+async def test_a_controller_that_is_replaced_while_it_decides() -> None:
+    """What the next one decides counts; the client does not notice."""
+    done = []
+
+    async def delete(name: str) -> None:
+        if not done:
+            done.append("fenced")
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        done.append(name)
+
+    async def decide(work: Any) -> Any:
+        return await work
+
+    async def reachable() -> None:
+        pass
+
+    controller = SimpleNamespace(delete_topic=delete)
+    election: Any = SimpleNamespace(controller=controller, decide=decide, reachable=reachable)
+    unused: Any = None
+    broker: Any = SimpleNamespace(broker_id=1, metadata=ClusterMetadata(), clock=FakeClock())
+    async with asyncio.timeout(20):
+        await Admin(broker, unused, unused, election).delete_topic("t")
+    assert done == ["fenced", "t"]

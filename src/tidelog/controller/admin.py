@@ -168,13 +168,14 @@ class Admin:
         local: Callable[[Controller], Coroutine[Any, Any, T]],
         forwarded: Callable[[], Awaitable[T]],
     ) -> T:
-        """Have the controller decide, here or elsewhere; there may be none for a moment."""
+        """Have the controller decide, here or elsewhere; there may be none for a moment, and it may
+        be replaced while it decides."""
         limit = self._host.clock.monotonic() + TIMEOUT_MS / 1000
         while True:
             controller = self._election.controller
-            if controller is not None:
-                return await self._election.decide(local(controller))
             try:
+                if controller is not None:
+                    return await self._election.decide(local(controller))
                 return await forwarded()
             except BrokerUnreachable as error:
                 problem = ApiError(ErrorCode.NOT_CONTROLLER, error.message)
