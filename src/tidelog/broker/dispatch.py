@@ -1,7 +1,8 @@
 """The way from a frame to its handler, and from there to the answer.
 
-Here, and only here, an exception becomes an answer: the message's own, with the code.  Handlers
-raise; only what fails for one row of a request is theirs (``failures.failed_row``).
+An exception of a handler becomes an answer here: the message's own, with the code
+(``Request.fail``).  Handlers raise; only what fails for one row of a request
+(``failures.failed_row``), or after the request was deferred, is theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The coordinator runtime: what the coordinators of groups and of transactions share.
+"""The coordinator runtime: what coordinators share.
 
 An internal topic holds the state of a coordinator.  Each of its partitions that this broker leads
 has a shard (:class:`CoordinatorShard`), a state machine that owns the groups, or the transactional

@@ -4,7 +4,7 @@ Enters: options as users of Spark's own Kafka connector know them.  Leaves: Arro
 Spark, records to topics, Parquet files and a ledger that records which offsets they hold.
 
 A record travels so: ``options.py`` reads what the user wants, ``positions.py`` asks the
-cluster where that begins and ends, ``planner.py`` cuts it into ranges of bytes (no I/O), Spark
+cluster where that begins and ends, ``planner.py`` cuts it into ranges of offsets (no I/O), Spark
 sends the ranges to its executors, ``reading.py`` fetches one range with our own client and
 ``decode.py`` turns whole fetches into Arrow columns.  ``source.py`` (with ``readers.py`` and
 ``streams.py``) and ``sink.py`` are what Spark calls; ``lake/`` writes Parquet inside the tasks

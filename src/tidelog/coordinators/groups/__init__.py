@@ -3,8 +3,9 @@
 ``service.py`` answers requests (open it first); ``shard.py`` holds the offsets of one partition of
 ``__consumer_offsets``, and in ``group_manager.py`` its groups.  ``classic_group.py`` is a group
 whose members assign the partitions, ``consumer_group.py`` one whose partitions the broker assigns
-(KIP-848), with ``assignors.py``; ``migration.py`` turns one into the other.  ``offsets.py`` is what
-groups commit.
+(KIP-848): ``consumer_assignment.py`` computes the target, with ``assignors.py``.  ``migration.py``
+turns one kind into the other.  ``offsets.py`` has committed offsets, their records, and when they
+expire.
 
 Groups change first and write after: a group queues what must be written, and answers when it is.
 So the state is not made by replaying records, as in Kafka's coordinator, but it must come to the
