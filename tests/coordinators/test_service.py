@@ -4,10 +4,12 @@ import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 from support.consumer_group import cluster
 
 from tidelog.clock import SystemClock
 from tidelog.coordinators.groups.service import GroupCoordinator
+from tidelog.errors import ApiError, ErrorCode
 from tidelog.keeper import paths
 from tidelog.keeper.embedded import EmbeddedKeeper
 from tidelog.keeper.keeper import Create
@@ -75,3 +77,16 @@ async def test_offsets_go_only_with_a_topic_that_is_gone(tmp_path):
     keeping.cancel()
     await broker.keeper.close()
     assert seen[:3] == [[-1, -1, -1, -1], [-1, -1, -1, None], [-1, -1, -1, None]]
+
+
+async def test_a_topic_of_offsets_that_is_deleted_at_once(monkeypatch):
+    """The client asks again, and it is made again."""
+    coordinator = GroupCoordinator(broker_with(ClusterMetadata()))
+
+    async def create():
+        pass
+
+    monkeypatch.setattr(coordinator, "create_topic", create)
+    with pytest.raises(ApiError) as refused:
+        await coordinator.find("group")
+    assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE

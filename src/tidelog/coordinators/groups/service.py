@@ -155,7 +155,9 @@ class GroupCoordinator:
         """The broker that coordinates a group; the topic is made on first use."""
         if OFFSETS_TOPIC not in self._broker.metadata.topics:
             await self.create_topic()
-        topic = self._broker.metadata.topics[OFFSETS_TOPIC]
+        topic = self._broker.metadata.topics.get(OFFSETS_TOPIC)
+        if topic is None:  # deleted again
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return topic.partitions[partition_for(group_id, len(topic.partitions))].leader
 
     async def create_topic(self) -> None:
